@@ -1,0 +1,128 @@
+package crc
+
+import "encoding/binary"
+
+// poly is x^32 + 0x04C11DB7, reflected: bit 31 is x^0, x^32 is left out.
+const poly = 0xedb88320
+
+// slicing[k][b] is the register that byte b, followed by k bytes of zero, leaves
+// behind: b·x^(8k+32) mod P.
+var slicing = makeSlicing()
+
+func makeSlicing() (t [8][256]uint32) {
+	for b := range t[0] {
+		r := uint32(b)
+		for range 8 {
+			r = r>>1 ^ poly&-(r&1)
+		}
+		t[0][b] = r
+	}
+	for k := 1; k < 8; k++ {
+		for b, r := range t[k-1] {
+			t[k][b] = r>>8 ^ t[0][r&0xff]
+		}
+	}
+	return t
+}
+
+// step8 takes eight message bytes, first byte lowest.
+func step8(r uint32, w uint64) uint32 {
+	w ^= uint64(r)
+	return slicing[7][w&0xff] ^ slicing[6][w>>8&0xff] ^ slicing[5][w>>16&0xff] ^ slicing[4][w>>24&0xff] ^
+		slicing[3][w>>32&0xff] ^ slicing[2][w>>40&0xff] ^ slicing[1][w>>48&0xff] ^ slicing[0][w>>56]
+}
+
+// updateGeneric runs register r over the covered bytes p.
+func updateGeneric(r uint32, p []byte) uint32 {
+	for len(p) >= 8 {
+		r = step8(r, binary.LittleEndian.Uint64(p))
+		p = p[8:]
+	}
+	for _, b := range p {
+		r = r>>8 ^ slicing[0][byte(r)^b]
+	}
+	return r
+}
+
+// maskWords holds, for each form, the ones to set in the first bytes of a packet
+// as little-endian words; what lies behind them is not masked.
+var maskWords = [...]struct {
+	n int
+	w [7]uint64
+}{
+	formIPv4: {5, [7]uint64{0xff00, 0xffff00ff, 0, 0xffff0000, 0xff}},
+	formIPv6: {7, [7]uint64{0: 0xff000000ffffff0f, 5: 0xffff000000000000, 6: 0xff00000000}},
+	formGRH:  {6, [7]uint64{0: 0xff000000ffffff0f, 5: 0xff00000000}},
+}
+
+// headerGeneric starts a register and runs it over the masked words of pkt. It
+// returns the bytes that follow them. Other forms, and packets that end within
+// those words, go through headerSlow.
+func headerGeneric(pkt []byte) (r uint32, rest []byte) {
+	if len(pkt) < minForm {
+		return headerSlow(formOptions, pkt)
+	}
+	f := formOf(pkt)
+	if f == formOptions || len(pkt) < 8*maskWords[f].n {
+		return headerSlow(f, pkt)
+	}
+	m := &maskWords[f]
+	r = start
+	for _, w := range m.w[:m.n] {
+		r = step8(r, binary.LittleEndian.Uint64(pkt)|w)
+		pkt = pkt[8:]
+	}
+	return r, pkt
+}
+
+// maxMasked is where the masked bytes end at the latest: an IPv4 header of 60
+// bytes, UDP, and BTH up to its byte 4.
+const maxMasked = 60 + 8 + 5
+
+// headerSlow is headerGeneric for any form and length, by way of a masked copy.
+func headerSlow(f form, pkt []byte) (r uint32, rest []byte) {
+	var h [maxMasked]byte
+	n := copy(h[:], pkt)
+	bth := 40
+	switch f {
+	case formIPv4, formOptions:
+		h[1] = 0xff
+		h[8] = 0xff
+		h[10], h[11] = 0xff, 0xff
+		bth = 4*max(int(h[0]&0xf), 5) + 8
+	case formIPv6, formGRH:
+		h[0] |= 0x0f
+		h[1], h[2], h[3] = 0xff, 0xff, 0xff
+		h[7] = 0xff
+		if f == formIPv6 {
+			bth = 48
+		}
+	}
+	if f != formGRH {
+		h[bth-2], h[bth-1] = 0xff, 0xff
+	}
+	h[bth+4] = 0xff
+	n = min(n, bth+5)
+	return updateGeneric(start, h[:n]), pkt[n:]
+}
+
+func sumGeneric(pkt []byte) uint32 {
+	r, rest := headerGeneric(pkt)
+	return ^updateGeneric(r, rest)
+}
+
+var zeros [3]byte
+
+func appendPayloadGeneric(buf []byte, start int, payload []byte, pad int) []byte {
+	r, rest := headerGeneric(buf[start:])
+	if len(rest) == 0 {
+		// The header may end within the masked bytes: let sum see it whole.
+		buf = append(append(buf, payload...), zeros[:pad]...)
+		return AppendValue(buf, sumGeneric(buf[start:]))
+	}
+	r = updateGeneric(r, rest)
+	r = updateGeneric(r, payload)
+	r = updateGeneric(r, zeros[:pad])
+	buf = append(append(buf, payload...), zeros[:pad]...)
+	return AppendValue(buf, ^r)
+}
