@@ -1,0 +1,164 @@
+package frame
+
+import (
+	"encoding/binary"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/crc"
+)
+
+// MaxHeaderSize is the most that a frame has besides payload and pad, in bytes:
+// Ethernet with two tags, IPv4 with all options or IPv6, UDP, the longest
+// transport headers, and the ICRC.
+const MaxHeaderSize = ethernetSize + 8 + ipv4Size + maxIPv4Options + udpSize + bth.MaxHeaderSize + bth.ICRCSize
+
+// AppendTo appends the frame to dst: an Ethernet header where Link is Ethernet,
+// the network header that Net names (IPv6 where it names none), UDP but for a
+// GRH, and the packet. It computes lengths, IPv4 header checksum and ICRC, and
+// takes all else from the fields, the UDP checksum too (0 is right for IPv4 and
+// what RNICs send over IPv6). DstPort 0 means Port, HopLimit 0 means 64. Padding
+// to the 60 bytes of a short Ethernet frame is left to the caller.
+//
+// It never fails, and masks fields to their widths: see Validate.
+func (f *Frame) AppendTo(dst []byte) []byte {
+	if f.Link == Ethernet {
+		dst = f.appendEthernet(dst)
+	}
+	start := len(dst)
+	n := f.Packet.Size()
+	if f.Net != GRH {
+		n += udpSize
+	}
+	if f.Net == IPv4 {
+		dst = f.appendIPv4(dst, n)
+	} else {
+		dst = f.appendIPv6(dst, n)
+	}
+	if f.Net != GRH {
+		port := f.DstPort
+		if port == 0 {
+			port = Port
+		}
+		dst = binary.BigEndian.AppendUint32(dst, uint32(f.SrcPort)<<16|uint32(port))
+		dst = binary.BigEndian.AppendUint32(dst, uint32(n)<<16|uint32(f.UDPChecksum))
+	}
+	dst = f.Packet.AppendHeadersTo(dst)
+	pad := int(f.Packet.PadCnt & 3)
+	if f.Packet.Pad == [3]byte{} {
+		return crc.AppendPayload(dst, start, f.Packet.Payload, pad)
+	}
+	dst = append(dst, f.Packet.Payload...)
+	dst = append(dst, f.Packet.Pad[:pad]...)
+	return crc.Append(dst, start)
+}
+
+func (f *Frame) appendEthernet(dst []byte) []byte {
+	dst = append(dst, f.DstMAC[:]...)
+	dst = append(dst, f.SrcMAC[:]...)
+	for _, v := range f.VLAN[:min(f.VLANs, 2)] {
+		dst = binary.BigEndian.AppendUint16(dst, v.TPID)
+		dst = binary.BigEndian.AppendUint16(dst, v.TCI)
+	}
+	etherType := uint16(EtherTypeIPv6)
+	switch f.Net {
+	case IPv4:
+		etherType = EtherTypeIPv4
+	case GRH:
+		etherType = EtherTypeRoCE
+	}
+	return binary.BigEndian.AppendUint16(dst, etherType)
+}
+
+func (f *Frame) hopLimit() uint8 {
+	if f.HopLimit == 0 {
+		return 64
+	}
+	return f.HopLimit
+}
+
+func (f *Frame) appendIPv4(dst []byte, payload int) []byte {
+	start := len(dst)
+	options := f.Options[:min(len(f.Options), maxIPv4Options)&^3]
+	ihl := ipv4Size + len(options)
+	flags := uint32(0)
+	if f.DF {
+		flags |= 0x4000
+	}
+	if f.ReservedFlag {
+		flags |= 0x8000
+	}
+	dst = binary.BigEndian.AppendUint32(dst,
+		uint32(0x40|ihl/4)<<24|uint32(f.TrafficClass)<<16|uint32(uint16(ihl+payload)))
+	dst = binary.BigEndian.AppendUint32(dst, uint32(f.ID)<<16|flags)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(f.hopLimit())<<24|protocolUDP<<16)
+	// Zero addresses stand in for what is no IPv4 address: AppendTo never fails.
+	var src, dstAddr [4]byte
+	if f.Src.Is4() || f.Src.Is4In6() {
+		src = f.Src.As4()
+	}
+	if f.Dst.Is4() || f.Dst.Is4In6() {
+		dstAddr = f.Dst.As4()
+	}
+	dst = append(dst, src[:]...)
+	dst = append(dst, dstAddr[:]...)
+	dst = append(dst, options...)
+	binary.BigEndian.PutUint16(dst[start+10:], ipv4Checksum(dst[start:]))
+	return dst
+}
+
+// ipv4Checksum returns the header checksum of h, a multiple of four bytes whose
+// checksum field is zero.
+func ipv4Checksum(h []byte) uint16 {
+	var sum uint64
+	for ; len(h) >= 4; h = h[4:] {
+		sum += uint64(binary.BigEndian.Uint32(h))
+	}
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}
+
+func (f *Frame) appendIPv6(dst []byte, payload int) []byte {
+	next := uint32(protocolUDP)
+	if f.Net == GRH {
+		next = nextHeaderBTH
+	}
+	dst = binary.BigEndian.AppendUint32(dst, 6<<28|uint32(f.TrafficClass)<<20|f.FlowLabel&0xfffff)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(uint16(payload))<<16|next<<8|uint32(f.hopLimit()))
+	src, dstAddr := f.Src.As16(), f.Dst.As16()
+	dst = append(dst, src[:]...)
+	return append(dst, dstAddr[:]...)
+}
+
+// Validate returns what AppendTo would lose or make up: ErrRange for a field or
+// a length beyond its width or an address of the wrong family, or what
+// bth.Packet's Validate says.
+func (f *Frame) Validate() error {
+	n := f.Packet.Size()
+	switch f.Net {
+	case IPv4:
+		if !f.Src.Is4() || !f.Dst.Is4() || len(f.Options) > maxIPv4Options || len(f.Options)%4 != 0 ||
+			n+udpSize+ipv4Size+len(f.Options) > 0xffff {
+			return ErrRange
+		}
+	case IPv6, GRH:
+		if !f.Src.Is6() || !f.Dst.Is6() || f.FlowLabel > 0xfffff || n+udpSize > 0xffff {
+			return ErrRange
+		}
+	default:
+		return ErrRange
+	}
+	if f.VLANs > 2 {
+		return ErrRange
+	}
+	return f.Packet.Validate()
+}
+
+// AppendBinary implements [encoding.BinaryAppender].
+func (f *Frame) AppendBinary(dst []byte) ([]byte, error) {
+	if err := f.Validate(); err != nil {
+		return dst, err
+	}
+	return f.AppendTo(dst), nil
+}
