@@ -285,7 +285,11 @@ func TestAppendPayload(t *testing.T) {
 			}
 			got := crc.AppendPayload(buf, pre, payload, pad)
 			if !bytes.Equal(got, want) {
-				t.Fatalf("%s, header %d, payload %d, pad %d: got %x, want %x", f.name, hl, pl, pad, got, want)
+				i := 0
+				for i < min(len(got), len(want)) && got[i] == want[i] {
+					i++
+				}
+				t.Fatalf("%s, header %d, payload %d, pad %d: wrong from byte %d of %d", f.name, hl, pl, pad, i-pre, len(want)-pre)
 			}
 			if !bytes.Equal(in, payload) {
 				t.Fatal("the payload was written to")

@@ -1,0 +1,206 @@
+//go:build !purego
+
+package crc
+
+import (
+	"encoding/binary"
+	"slices"
+	"unsafe"
+)
+
+// A kernel is a way to compute. Each wants the CPU features named beside it.
+type kernel uint8
+
+const (
+	kernelGeneric kernel = iota
+	kernelCLMUL          // SSE2, SSSE3, SSE4.1, PCLMULQDQ
+	kernelAVX512         // AVX-512 F, BW, DQ, VL; VPCLMULQDQ; BMI2
+)
+
+var kernelNames = [...]string{kernelGeneric: "generic", kernelCLMUL: "clmul", kernelAVX512: "avx512"}
+
+var current = best()
+
+// kernels lists what this CPU can run.
+func kernels() []kernel {
+	k := []kernel{kernelGeneric}
+	for i := kernelCLMUL; i <= best(); i++ {
+		k = append(k, i)
+	}
+	return k
+}
+
+// use forces a kernel, in tests, and returns the one before.
+func use(k kernel) kernel {
+	before := current
+	current = k
+	return before
+}
+
+// cpuid and xgetbv are the instructions of those names.
+//
+//go:noescape
+func cpuid(leaf, sub uint32) (eax, ebx, ecx, edx uint32)
+
+//go:noescape
+func xgetbv() (eax, edx uint32)
+
+// best reads the CPU's features (Intel 64 manual volume 2A, CPUID; volume 1,
+// 15.2 for AVX-512, whose registers the operating system must save as well).
+func best() kernel {
+	const (
+		clmul   = 1<<1 | 1<<9 | 1<<19 // leaf 1 ECX: PCLMULQDQ, SSSE3, SSE4.1
+		osxsave = 1 << 27             // leaf 1 ECX
+		state   = 0xe6                // XCR0: XMM, YMM, opmask, ZMM 0-15 high, ZMM 16-31
+		avx512  = 1<<8 | 1<<16 | 1<<17 | 1<<30 | 1<<31
+		vpclmul = 1 << 10 // leaf 7 ECX
+	)
+	top, _, _, _ := cpuid(0, 0)
+	_, _, c1, _ := cpuid(1, 0)
+	if c1&clmul != clmul {
+		return kernelGeneric
+	}
+	if c1&osxsave == 0 || top < 7 {
+		return kernelCLMUL
+	}
+	xcr0, _ := xgetbv()
+	_, b7, c7, _ := cpuid(7, 0) // EBX: BMI2, AVX512F, DQ, BW, VL
+	if xcr0&state != state || b7&avx512 != avx512 || c7&vpclmul == 0 {
+		return kernelCLMUL
+	}
+	return kernelAVX512
+}
+
+// direct is the length in bytes up to which each 64-bit piece of a message is
+// multiplied by its own constant; longer messages are folded first.
+const direct = 1024
+
+// lane[i] is x^(64q+32) mod P for the 64-bit piece behind which q = 8*direct/64-1-i
+// pieces follow, reflected, one bit up: bit 32 is x^0. In this place the product of
+// piece and constant, a polynomial of degree below 96, has x^m at bit 95-m of a
+// 128-bit register, as the reduction wants it. The array starts at laneTable,
+// which is where a cache line does, so that no load of 64 bytes spans two.
+var (
+	laneSpace [direct/8 + 7]uint64
+	laneEnd   = makeLanes() // just behind the last lane
+)
+
+func makeLanes() *byte {
+	skip := -uintptr(unsafe.Pointer(&laneSpace)) / 8 & 7
+	c := uint32(poly) // x^32
+	for i := int(skip) + direct/8 - 1; i >= int(skip); i-- {
+		laneSpace[i] = uint64(c) << 1
+		c = step8(c, 0)
+	}
+	return (*byte)(unsafe.Add(unsafe.Pointer(&laneSpace), (skip+direct/8)*8))
+}
+
+// A window holds the mask and the starting register of one form, so that the
+// load at offset r of either gives what belongs to a block of 64 bytes that ends
+// r bytes into the packet, and the load 64 bytes on what belongs to the next.
+// A block ^= of the register follows the |= of the mask.
+type window struct {
+	mask, reg [3 * 64]byte
+}
+
+var windows = makeWindows()
+
+func makeWindows() (w [3]window) {
+	for f := range w {
+		m := &maskWords[f]
+		for i, v := range m.w[:m.n] {
+			binary.LittleEndian.PutUint64(w[f].mask[64+8*i:], v)
+		}
+		binary.LittleEndian.PutUint32(w[f].reg[64:], start)
+	}
+	return w
+}
+
+// The kernels in assembly. The messages are pointers and lengths in bytes; they
+// read exactly these bytes, at any alignment. Results are registers, not complemented.
+
+// sumAVX512 wants n >= 4.
+//
+//go:noescape
+func sumAVX512(w *window, p *byte, n int) uint32
+
+// updateAVX512 wants n >= 1. If n < 4, the bytes of r that n zero bytes would
+// have shifted out come too late: shorter messages are not for it.
+//
+//go:noescape
+func updateAVX512(r uint32, p *byte, n int) uint32
+
+// copySumAVX512 is sumAVX512 of the h bytes before dst and the n bytes at src,
+// which it copies to dst. It wants 4 <= h <= 128 and h+n > 256.
+//
+//go:noescape
+func copySumAVX512(w *window, dst *byte, h int, src *byte, n int) uint32
+
+// sumCLMUL and updateCLMUL want n >= 16.
+//
+//go:noescape
+func sumCLMUL(w *window, p *byte, n int) uint32
+
+//go:noescape
+func updateCLMUL(r uint32, p *byte, n int) uint32
+
+// mulmodCLMUL returns a·b mod P.
+//
+//go:noescape
+func mulmodCLMUL(a, b uint32) uint32
+
+// minFast is the shortest packet for the kernels: the GRH and IPv6 forms can be
+// told, sumCLMUL has its 16 bytes.
+const minFast = 16
+
+func sum(pkt []byte) uint32 {
+	if len(pkt) >= minFast && current != kernelGeneric {
+		if f := formOf(pkt); f != formOptions {
+			if current == kernelAVX512 {
+				return ^sumAVX512(&windows[f], &pkt[0], len(pkt))
+			}
+			return ^sumCLMUL(&windows[f], &pkt[0], len(pkt))
+		}
+		r, rest := headerSlow(formOptions, pkt)
+		return ^update(r, rest)
+	}
+	return sumGeneric(pkt)
+}
+
+func update(r uint32, p []byte) uint32 {
+	if len(p) >= minFast {
+		switch current {
+		case kernelAVX512:
+			return updateAVX512(r, &p[0], len(p))
+		case kernelCLMUL:
+			return updateCLMUL(r, &p[0], len(p))
+		}
+	}
+	return updateGeneric(r, p)
+}
+
+func mulmod(a, b uint32) uint32 {
+	if current != kernelGeneric {
+		return mulmodCLMUL(a, b)
+	}
+	return mulmodGeneric(a, b)
+}
+
+func appendPayload(buf []byte, start int, payload []byte, pad int) []byte {
+	if h := len(buf) - start; current == kernelAVX512 && len(payload) >= 512 && h >= minFast && h <= 128 {
+		if f := formOf(buf[start:]); f != formOptions {
+			n := len(buf)
+			buf = slices.Grow(buf, len(payload)+3+Size)[:n+len(payload)]
+			r := copySumAVX512(&windows[f], &buf[n], h, &payload[0], len(payload))
+			for range pad {
+				r = r>>8 ^ slicing[0][byte(r)]
+			}
+			buf = append(buf, zeros[:pad]...)
+			return AppendValue(buf, ^r)
+		}
+	}
+	n := len(buf) + len(payload) + pad
+	buf = append(buf, payload...)
+	buf = append(buf, zeros[:pad]...)
+	return AppendValue(buf[:n], sum(buf[start:]))
+}

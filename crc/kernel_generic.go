@@ -1,0 +1,25 @@
+//go:build purego || !(amd64 || arm64)
+
+package crc
+
+func sum(pkt []byte) uint32 { return sumGeneric(pkt) }
+
+func update(r uint32, p []byte) uint32 { return updateGeneric(r, p) }
+
+func appendPayload(buf []byte, start int, payload []byte, pad int) []byte {
+	return appendPayloadGeneric(buf, start, payload, pad)
+}
+
+func mulmod(a, b uint32) uint32 { return mulmodGeneric(a, b) }
+
+// A kernel is a way to compute; there is one here.
+type kernel uint8
+
+const kernelGeneric kernel = 0
+
+var kernelNames = [...]string{kernelGeneric: "generic"}
+
+func kernels() []kernel { return []kernel{kernelGeneric} }
+
+// use forces a kernel, in tests, and returns the one before.
+func use(kernel) kernel { return kernelGeneric }
