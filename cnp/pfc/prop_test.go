@@ -1,0 +1,56 @@
+package pfc_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/roce-go/roce/cnp/pfc"
+)
+
+func genFrame(t *rapid.T) pfc.Frame {
+	f := pfc.Frame{
+		Dst:    [6]byte(rapid.SliceOfN(rapid.Byte(), 6, 6).Draw(t, "dst")),
+		Src:    [6]byte(rapid.SliceOfN(rapid.Byte(), 6, 6).Draw(t, "src")),
+		Opcode: rapid.SampledFrom([]pfc.Opcode{pfc.Pause, pfc.PFC}).Draw(t, "opcode"),
+	}
+	f.Quanta[0] = rapid.Uint16().Draw(t, "quanta")
+	if f.Opcode == pfc.PFC {
+		f.Enable = rapid.Uint16().Draw(t, "enable")
+		for i := range f.Quanta {
+			f.Quanta[i] = rapid.Uint16().Draw(t, "quanta")
+		}
+	}
+	return f
+}
+
+func TestPropRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := genFrame(t)
+		b, err := f.AppendBinary(nil)
+		require.NoError(t, err)
+		var g pfc.Frame
+		require.NoError(t, g.UnmarshalBinary(b))
+		require.Equal(t, f, g)
+		b = f.AppendFrame(nil)
+		require.Len(t, b, pfc.MinFrame)
+		require.NoError(t, g.Decode(b))
+		require.Equal(t, f, g)
+	})
+}
+
+// Quanta is the least number that lasts long enough, and Duration its length.
+func TestPropQuanta(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rate := rapid.Uint64Range(1e6, 1e13).Draw(t, "rate")
+		q := rapid.Uint16().Draw(t, "quanta")
+		d := pfc.Duration(q, rate)
+		back := pfc.Quanta(d, rate)
+		require.GreaterOrEqual(t, back, q)
+		if rate <= 512*uint64(time.Second) { // a quantum is at least a nanosecond
+			require.LessOrEqual(t, uint32(back), uint32(q)+1)
+		}
+	})
+}
