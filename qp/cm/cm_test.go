@@ -459,6 +459,8 @@ func TestErrors(t *testing.T) {
 		assert.ErrorIs(t, m.Decode(c.in), c.want, c.name)
 		assert.Equal(t, before, m, c.name)
 	}
+	assert.ErrorIs(t, m.Header.Decode(good[:cm.HeaderSize-1]), cm.ErrTruncated)
+	assert.Equal(t, before, m, "header")
 	assert.True(t, errors.Is(cm.ErrTruncated, io.ErrUnexpectedEOF))
 	assert.NoError(t, m.Decode(append(good[:cm.Size:cm.Size], 1, 2, 3)), "more bytes follow")
 

@@ -1,0 +1,208 @@
+package cm_test
+
+import (
+	"bytes"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/roce-go/roce/qp/cm"
+)
+
+// codec is what all messages have.
+type codec interface {
+	Decode([]byte) error
+	AppendTo([]byte) []byte
+	Validate() error
+}
+
+// codecs holds each codec's constructor and length.
+var codecs = map[string]struct {
+	make func() codec
+	size int
+}{
+	"REQ":       {func() codec { return new(cm.REQ) }, cm.DataSize},
+	"MRA":       {func() codec { return new(cm.MRA) }, cm.DataSize},
+	"REJ":       {func() codec { return new(cm.REJ) }, cm.DataSize},
+	"REP":       {func() codec { return new(cm.REP) }, cm.DataSize},
+	"RTU":       {func() codec { return new(cm.RTU) }, cm.DataSize},
+	"DREQ":      {func() codec { return new(cm.DREQ) }, cm.DataSize},
+	"DREP":      {func() codec { return new(cm.DREP) }, cm.DataSize},
+	"SIDR_REQ":  {func() codec { return new(cm.SIDRREQ) }, cm.DataSize},
+	"SIDR_REP":  {func() codec { return new(cm.SIDRREP) }, cm.DataSize},
+	"LAP":       {func() codec { return new(cm.LAP) }, cm.DataSize},
+	"APR":       {func() codec { return new(cm.APR) }, cm.DataSize},
+	"CMAHeader": {func() codec { return new(cm.CMAHeader) }, cm.CMAHeaderSize},
+}
+
+func drawBytes(t *rapid.T, n int, label string) []byte {
+	switch rapid.IntRange(0, 9).Draw(t, label+" kind") {
+	case 0:
+		return make([]byte, n)
+	case 1:
+		return bytes.Repeat([]byte{0xff}, n)
+	}
+	return rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, label)
+}
+
+// drawMAD draws a datagram of a random message: any bytes otherwise.
+func drawMAD(t *rapid.T) []byte {
+	b := drawBytes(t, cm.Size, "mad")
+	b[1] = byte(cm.ClassCM)
+	b[16], b[17] = 0, byte(rapid.IntRange(int(cm.AttrREQ), int(cm.AttrAPR)).Draw(t, "attribute"))
+	return b
+}
+
+// Bytes to fields to bytes is the identity, whatever the bytes, into whatever
+// buffer.
+func TestPropBytes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		in := drawMAD(t)
+		orig := bytes.Clone(in)
+		var m cm.Message
+		if err := m.Decode(in); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Validate(); err != nil {
+			t.Fatalf("decoded but not valid: %v", err)
+		}
+		if got := m.AppendTo(nil); !bytes.Equal(got, orig) {
+			t.Fatalf("got  %x\nwant %x", got, orig)
+		}
+		prefix := rapid.SliceOf(rapid.Byte()).Draw(t, "prefix")
+		dirty := append(bytes.Clone(prefix), bytes.Repeat([]byte{0xa5}, 2*cm.Size)...)
+		got := m.AppendTo(dirty[:len(prefix)])
+		if !bytes.Equal(got[:len(prefix)], prefix) || !bytes.Equal(got[len(prefix):], orig) {
+			t.Fatal("into a dirty buffer")
+		}
+		if rest := dirty[len(prefix)+cm.Size:]; !bytes.Equal(rest, bytes.Repeat([]byte{0xa5}, cm.Size)) {
+			t.Fatal("wrote behind the datagram")
+		}
+		if got := m.AppendTo(in[:0]); !bytes.Equal(got, orig) {
+			t.Fatal("over the bytes decoded from")
+		}
+	})
+}
+
+// A shorter input fails and changes nothing.
+func TestPropTruncated(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var m cm.Message
+		if err := m.Decode(drawMAD(t)); err != nil {
+			t.Fatal(err)
+		}
+		before := m
+		short := drawMAD(t)[:rapid.IntRange(0, cm.Size-1).Draw(t, "length")]
+		if err := m.Decode(short); err != cm.ErrTruncated || !reflect.DeepEqual(m, before) {
+			t.Fatalf("%d bytes: %v", len(short), err)
+		}
+		for name, c := range codecs {
+			v, want := c.make(), c.make()
+			full := drawBytes(t, c.size, name)
+			if v.Decode(full) != nil || want.Decode(full) != nil {
+				t.Fatal(name)
+			}
+			n := rapid.IntRange(0, c.size-1).Draw(t, "length")
+			if err := v.Decode(drawBytes(t, n, "short")); err != cm.ErrTruncated || !reflect.DeepEqual(v, want) {
+				t.Fatalf("%s, %d bytes: %v", name, n, err)
+			}
+		}
+	})
+}
+
+// fill sets every field of s, a part of the message v, to a drawn value: one
+// that Validate accepts, or with wide any that the Go type holds.
+func fill(t *rapid.T, v codec, s reflect.Value, wide bool) {
+	for i := range s.NumField() {
+		f, name := s.Field(i), s.Type().Field(i).Name
+		switch f.Kind() {
+		case reflect.Struct:
+			fill(t, v, f, wide)
+		case reflect.Bool:
+			f.SetBool(rapid.Bool().Draw(t, name))
+		case reflect.Slice:
+			f.SetBytes(rapid.SliceOfN(rapid.Byte(), 0, cm.REJARISize).Draw(t, name))
+		case reflect.Array:
+			for j := range f.Len() {
+				f.Index(j).SetUint(uint64(rapid.Byte().Draw(t, name)))
+			}
+		default:
+			bits := f.Type().Bits()
+			ones := func() uint64 { return 1<<bits - 1 }
+			for f.SetUint(ones()); !wide && v.Validate() != nil; f.SetUint(ones()) {
+				bits--
+			}
+			f.SetUint(rapid.Uint64().Draw(t, name) & ones())
+		}
+	}
+}
+
+// pad fills up the slices of v with zeros to the length of those of like.
+func pad(v, like reflect.Value) {
+	for i := range v.NumField() {
+		if f := v.Field(i); f.Kind() == reflect.Slice {
+			b := make([]byte, like.Field(i).Len())
+			copy(b, f.Bytes())
+			f.SetBytes(b)
+		}
+	}
+}
+
+// Fields to bytes to fields is the identity on the values that Validate
+// accepts, data filled up with zeros, and on no others.
+func TestPropValues(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		for name, c := range codecs {
+			wide := rapid.Bool().Draw(t, "wide")
+			v, got := c.make(), c.make()
+			fill(t, v, reflect.ValueOf(v).Elem(), wide)
+			fits := v.Validate() == nil
+			if !fits && !wide {
+				t.Fatalf("%s: not filled to be valid: %+v", name, v)
+			}
+			b := v.AppendTo(nil)
+			if len(b) != c.size {
+				t.Fatalf("%s: %d bytes", name, len(b))
+			}
+			if err := got.Decode(b); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if err := got.Validate(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			pad(reflect.ValueOf(v).Elem(), reflect.ValueOf(got).Elem())
+			if same := reflect.DeepEqual(v, got); same != fits {
+				t.Fatalf("%s: valid %t, round trip %t\ngot  %+v\nwant %+v", name, fits, same, got, v)
+			}
+		}
+	})
+}
+
+// Slices that Decode hands out cannot be appended to into the input.
+func TestPropAliases(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		for name, c := range codecs {
+			v := c.make()
+			in := drawBytes(t, c.size+8, name)
+			if err := v.Decode(in); err != nil {
+				t.Fatal(err)
+			}
+			s := reflect.ValueOf(v).Elem()
+			for i := range s.NumField() {
+				f := s.Field(i)
+				if f.Kind() != reflect.Slice {
+					continue
+				}
+				b := f.Bytes()
+				if len(b) != cap(b) {
+					t.Fatalf("%s.%s: capacity %d beyond length %d", name, s.Type().Field(i).Name, cap(b), len(b))
+				}
+				b[0] ^= 0xff
+				if again := c.make(); again.Decode(in) != nil || !reflect.DeepEqual(v, again) {
+					t.Fatalf("%s.%s is not the input", name, s.Type().Field(i).Name)
+				}
+			}
+		}
+	})
+}
