@@ -1,0 +1,267 @@
+// Rocedump decodes the RoCE packets in pcap and pcapng files: a line for each,
+// as text or as JSON, or counts of them all. See usage.go for its help text.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp/pfc"
+	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/examples/internal/term"
+)
+
+// Exit codes.
+const (
+	exitGood  = 0
+	exitWrong = 1 // a bad ICRC, a frame that cannot be decoded, a file cut short
+	exitUsage = 2 // bad usage, unreadable input, or output that cannot be written
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+type options struct {
+	json, all, summary bool
+	port               uint
+	files              []string
+}
+
+func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok bool) {
+	fs := flag.NewFlagSet("rocedump", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.BoolVar(&o.json, "json", false, "")
+	fs.BoolVar(&o.all, "all", false, "")
+	fs.BoolVar(&o.summary, "summary", false, "")
+	fs.UintVar(&o.port, "port", frame.Port, "")
+
+	// Options may stand after files too; what follows "--" are files.
+	var rest []string
+	for i, a := range args {
+		if a == "--" {
+			args, rest = args[:i], args[i+1:]
+			break
+		}
+	}
+	for {
+		if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(stdout, usage)
+			return o, exitGood, false
+		} else if err != nil {
+			fmt.Fprintf(stderr, "rocedump: %v; rocedump -h lists the options\n", err)
+			return o, exitUsage, false
+		}
+		if args = fs.Args(); len(args) == 0 {
+			break
+		}
+		o.files = append(o.files, args[0])
+		args = args[1:]
+	}
+	o.files = append(o.files, rest...)
+	switch {
+	case len(o.files) == 0:
+		fmt.Fprintln(stderr, "rocedump: no file named; give capture files, or - to read standard input (rocedump -h explains)")
+	case o.port == 0 || o.port > 0xffff:
+		fmt.Fprintf(stderr, "rocedump: -port %d is no UDP port; give 1 to 65535\n", o.port)
+	default:
+		return o, exitGood, true
+	}
+	return o, exitUsage, false
+}
+
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	o, code, ok := parse(args, stdout, stderr)
+	if !ok {
+		return code
+	}
+	d := newDumper(o, stdout)
+	d.warn = func(format string, args ...any) {
+		d.progress.Clear()
+		fmt.Fprintf(stderr, "rocedump: "+format+"\n", args...)
+	}
+	// Lines that go by on the same terminal are progress enough.
+	if term.Is(stderr) && (o.summary || !term.Is(stdout)) {
+		d.progress = term.NewProgress(stderr, nil)
+	}
+	for _, name := range o.files {
+		code = max(code, d.file(name, stdin))
+		if d.werr != nil {
+			break
+		}
+	}
+	if o.summary && !o.json && len(o.files) > 1 {
+		d.out.Write(d.total.appendText(nil, fmt.Sprintf("all %d files", len(o.files))))
+	}
+	if err := d.out.Flush(); err != nil {
+		d.warn("cannot write the output: %v", err)
+		return exitUsage
+	}
+	return code
+}
+
+// dumper goes through files and writes what it finds.
+type dumper struct {
+	options
+	out      *bufio.Writer
+	werr     error
+	warn     func(format string, args ...any)
+	progress *term.Progress
+
+	finder frame.Finder
+	frame  frame.Frame
+	pause  pfc.Frame
+	rec    capture.Record
+	line   []byte
+
+	asJSON     jsonLine
+	asText     textLine
+	sum, total *summary
+}
+
+func newDumper(o options, stdout io.Writer) *dumper {
+	return &dumper{
+		options: o,
+		out:     bufio.NewWriterSize(stdout, 128<<10),
+		finder:  frame.Finder{UDPPort: uint16(o.port)},
+		line:    make([]byte, 0, 4096),
+		asText:  textLine{colour: term.Colour(stdout)},
+		total:   newSummary(),
+	}
+}
+
+// verdict says what a frame is.
+type verdict uint8
+
+const (
+	isRoCE  verdict = iota
+	isError         // RoCE that cannot be decoded
+	isPause         // PFC or PAUSE
+	isOther
+)
+
+// look decodes the record into d.frame or d.pause. The error says why a frame
+// is isError or isOther.
+func (d *dumper) look() (verdict, error) {
+	rec := &d.rec
+	err := d.finder.Decode(rec.Link, rec.Data, rec.WireLen, &d.frame)
+	if err == nil {
+		return isRoCE, nil
+	}
+	if claimsRoCE(rec.Link, rec.Data, uint16(d.port)) {
+		if err == frame.ErrNotRoCE {
+			err = errNoBTH
+		}
+		return isError, err
+	}
+	if rec.Link == frame.Ethernet && d.pause.Decode(rec.Data) == nil {
+		return isPause, nil
+	}
+	return isOther, err
+}
+
+// errNoBTH is for Ethertype 0x8915 without what has to follow it.
+var errNoBTH = errors.New("frame: no GRH with a BTH after it")
+
+// file goes through one file and returns its exit code.
+func (d *dumper) file(name string, stdin io.Reader) int {
+	f, err := capture.Open(name, stdin)
+	if err != nil {
+		d.warn("%v", readable(err))
+		return exitUsage
+	}
+	defer f.Close()
+	d.asJSON.start(name)
+	d.asText.start()
+	d.sum = newSummary()
+	if len(d.files) > 1 && !d.json && !d.summary {
+		fmt.Fprintf(d.out, "%s:\n", name)
+	}
+	code := exitGood
+	badLink, badLinks := frame.Link(0), 0
+	for {
+		if err = f.Next(&d.rec); err != nil {
+			break
+		}
+		v, why := d.look()
+		icrc := frame.ICRCUnchecked
+		switch v {
+		case isRoCE:
+			if icrc = d.frame.CheckICRC(); icrc == frame.ICRCBad {
+				code = exitWrong
+			}
+		case isError:
+			code = exitWrong
+		case isOther:
+			if why == frame.ErrLink {
+				badLink, badLinks = d.rec.Link, badLinks+1
+			}
+		}
+		switch {
+		case d.summary:
+			d.sum.add(d, v, icrc, why)
+		case (v == isPause || v == isOther) && !d.all:
+		default:
+			if d.json {
+				d.line = d.asJSON.append(d.line[:0], d, v, icrc, why)
+			} else {
+				d.line = d.asText.append(d.line[:0], d, v, icrc, why)
+			}
+			if _, d.werr = d.out.Write(d.line); d.werr != nil {
+				return exitUsage // run reports it
+			}
+		}
+		if d.progress != nil && d.rec.Number%1024 == 0 {
+			read, size := f.Progress()
+			d.progress.Update(name, read, size, d.rec.Number, "frames")
+		}
+	}
+	d.progress.Clear()
+	if badLinks > 0 {
+		if badLinks == d.rec.Number {
+			code = exitUsage
+		}
+		d.warn("%s: %d frames skipped: link type %d is not known here; capture on an Ethernet or IP interface, or with -i any",
+			name, badLinks, badLink)
+	}
+	switch {
+	case err == io.EOF:
+	case errors.Is(err, capture.ErrTruncated):
+		d.sum.cut = true
+		code = exitWrong
+		d.warn("%s: warning: the file ends in the middle of a record, after %d whole ones; is it still being written, or was the copy cut short?",
+			name, d.rec.Number)
+	default:
+		d.sum.cut = true
+		code = exitUsage
+		d.warn("%s: %v; the %d frames before it were read", name, err, d.rec.Number)
+	}
+	if d.summary {
+		if d.json {
+			d.line = d.sum.appendJSON(d.line[:0], d.asJSON.name)
+		} else {
+			d.line = d.sum.appendText(d.line[:0], name)
+		}
+		_, d.werr = d.out.Write(d.line)
+		d.total.merge(d.sum)
+	}
+	return code
+}
+
+// readable adds to an error of Open what to do about it.
+func readable(err error) string {
+	s := err.Error()
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return strings.TrimPrefix(s, "open ") + "; check the path, or give - for standard input"
+	case errors.Is(err, os.ErrPermission):
+		return strings.TrimPrefix(s, "open ") + "; captures are often readable by root alone: change its mode or copy it"
+	case errors.Is(err, capture.ErrTruncated):
+		return s + "; only its header is there"
+	}
+	return s
+}

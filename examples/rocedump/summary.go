@@ -1,0 +1,305 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+)
+
+// summary counts the frames of a file.
+type summary struct {
+	frames, roce, undecodable, pauses, other int
+	first, last                              time.Time
+	opcodes                                  [256]tally
+	services                                 [8]tally
+	icrc                                     [3]int // by frame.ICRCState
+	ce                                       int
+	errors                                   map[error]int
+	qps                                      map[qpKey]*tally
+	moreQPs                                  tally // of QPs beyond maxQPs
+	lastKeys                                 [4]qpKey
+	lastQPs                                  [4]*tally
+	cut                                      bool // the file could not be read to its end
+}
+
+// tally counts packets and their payload in bytes.
+type tally struct{ packets, payload int }
+
+func (t *tally) add(n tally) { t.packets += n.packets; t.payload += n.payload }
+
+// qpKey names a QP: its number has a meaning at one address alone.
+type qpKey struct {
+	dst netip.Addr
+	qp  uint32
+}
+
+// maxQPs bounds the memory that a capture full of random packets can take.
+const maxQPs = 1 << 16
+
+func newSummary() *summary {
+	return &summary{errors: map[error]int{}, qps: map[qpKey]*tally{}}
+}
+
+func (s *summary) add(d *dumper, v verdict, icrc frame.ICRCState, why error) {
+	s.frames++
+	if d.rec.HasTime {
+		if s.first.IsZero() || d.rec.Time.Before(s.first) {
+			s.first = d.rec.Time
+		}
+		if d.rec.Time.After(s.last) {
+			s.last = d.rec.Time
+		}
+	}
+	switch v {
+	case isPause:
+		s.pauses++
+		return
+	case isOther:
+		s.other++
+		return
+	case isError:
+		s.undecodable++
+		s.errors[why]++ // package variables, so few
+		return
+	}
+	f := &d.frame
+	n := tally{1, max(0, f.PayloadLen())}
+	s.roce++
+	s.opcodes[f.Packet.Opcode].add(n)
+	s.services[f.Packet.Opcode.Service()].add(n)
+	s.icrc[icrc]++
+	if f.ECN() == frame.CE {
+		s.ce++
+	}
+	s.qp(qpKey{f.Dst, f.Packet.DestQP}).add(n)
+}
+
+// qp returns the tally of a QP, mostly without a look at the map.
+func (s *summary) qp(k qpKey) *tally {
+	i := (k.qp ^ k.qp>>4) & 3
+	if s.lastKeys[i] == k && s.lastQPs[i] != nil {
+		return s.lastQPs[i]
+	}
+	t := s.qps[k]
+	if t == nil {
+		if len(s.qps) >= maxQPs {
+			return &s.moreQPs
+		}
+		t = new(tally)
+		s.qps[k] = t
+	}
+	s.lastKeys[i], s.lastQPs[i] = k, t
+	return t
+}
+
+// merge adds what o counted.
+func (s *summary) merge(o *summary) {
+	s.frames += o.frames
+	s.roce += o.roce
+	s.undecodable += o.undecodable
+	s.pauses += o.pauses
+	s.other += o.other
+	s.ce += o.ce
+	if s.first.IsZero() || !o.first.IsZero() && o.first.Before(s.first) {
+		s.first = o.first
+	}
+	if o.last.After(s.last) {
+		s.last = o.last
+	}
+	for i := range s.opcodes {
+		s.opcodes[i].add(o.opcodes[i])
+	}
+	for i := range s.services {
+		s.services[i].add(o.services[i])
+	}
+	for i := range s.icrc {
+		s.icrc[i] += o.icrc[i]
+	}
+	for err, n := range o.errors {
+		s.errors[err] += n
+	}
+	for k, t := range o.qps {
+		s.qp(k).add(*t)
+	}
+	s.moreQPs.add(o.moreQPs)
+	s.cut = s.cut || o.cut
+}
+
+// sortedQPs returns the QPs, busiest first.
+func (s *summary) sortedQPs() []qpKey {
+	keys := make([]qpKey, 0, len(s.qps))
+	for k := range s.qps {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b qpKey) int {
+		return cmp.Or(cmp.Compare(s.qps[b].packets, s.qps[a].packets), a.dst.Compare(b.dst), cmp.Compare(a.qp, b.qp))
+	})
+	return keys
+}
+
+// sortedErrors returns the reasons, most frequent first.
+func (s *summary) sortedErrors() []error {
+	reasons := make([]error, 0, len(s.errors))
+	for err := range s.errors {
+		reasons = append(reasons, err)
+	}
+	slices.SortFunc(reasons, func(a, b error) int {
+		return cmp.Or(cmp.Compare(s.errors[b], s.errors[a]), cmp.Compare(a.Error(), b.Error()))
+	})
+	return reasons
+}
+
+// textQPs is how many QPs the table for people has; JSON has them all.
+const textQPs = 20
+
+func (s *summary) appendText(b []byte, name string) []byte {
+	out := bytes.NewBuffer(b)
+	fmt.Fprintf(out, "%s\n", name)
+	if s.cut {
+		fmt.Fprintf(out, "  (not read to its end)\n")
+	}
+	fmt.Fprintf(out, "  frames %d, RoCE %d, undecodable %d, PFC and PAUSE %d, other %d\n",
+		s.frames, s.roce, s.undecodable, s.pauses, s.other)
+	if !s.first.IsZero() {
+		fmt.Fprintf(out, "  from %s, %v long\n", s.first.Format("2006-01-02 15:04:05.000000000 MST"), s.last.Sub(s.first))
+	}
+	fmt.Fprintf(out, "  ICRC good %d, bad %d, unchecked %d; congestion experienced %d\n",
+		s.icrc[frame.ICRCGood], s.icrc[frame.ICRCBad], s.icrc[frame.ICRCUnchecked], s.ce)
+
+	// Numbers stand to the right of their columns, names to the left.
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(name string, t tally) { fmt.Fprintf(w, "\t%d\t%d\t%s\n", t.packets, t.payload, "  "+name) }
+	head := func(name string) { fmt.Fprintf(w, "\tpackets\tpayload bytes\t%s\n", "  "+name) }
+	if s.roce > 0 {
+		fmt.Fprintln(out)
+		head("opcode")
+		for i, t := range s.opcodes {
+			if t.packets > 0 {
+				row(fmt.Sprintf("0x%02x %s", i, bth.Opcode(i)), t)
+			}
+		}
+		w.Flush()
+		fmt.Fprintln(out)
+		head("service")
+		for i, t := range s.services {
+			if t.packets > 0 {
+				row(bth.Service(i).String(), t)
+			}
+		}
+		w.Flush()
+		fmt.Fprintln(out)
+		head("destination QP")
+		keys := s.sortedQPs()
+		rest := s.moreQPs
+		for i, k := range keys {
+			if i < textQPs {
+				row(fmt.Sprintf("%s 0x%06x", k.dst, k.qp), *s.qps[k])
+			} else {
+				rest.add(*s.qps[k])
+			}
+		}
+		if rest.packets > 0 {
+			row("others (-json lists them)", rest)
+		}
+		w.Flush()
+	}
+	if s.undecodable > 0 {
+		fmt.Fprintf(out, "\n  frames   undecodable because\n")
+		for _, err := range s.sortedErrors() {
+			fmt.Fprintf(out, "  %6d   %v\n", s.errors[err], err)
+		}
+	}
+	out.WriteByte('\n')
+	return out.Bytes()
+}
+
+// appendJSON appends one object; name is quoted already.
+func (s *summary) appendJSON(b []byte, name []byte) []byte {
+	b = append(append(b, `{"file":`...), name...)
+	for _, c := range []struct {
+		key string
+		n   int
+	}{
+		{`,"frames":`, s.frames},
+		{`,"roce":`, s.roce},
+		{`,"undecodable":`, s.undecodable},
+		{`,"pfc":`, s.pauses},
+		{`,"other":`, s.other},
+		{`,"ce":`, s.ce},
+	} {
+		b = num(b, c.key, uint64(c.n))
+	}
+	if !s.first.IsZero() {
+		var c clock
+		b = c.append(append(b, `,"first":"`...), s.first)
+		b = c.append(append(b, `","last":"`...), s.last)
+		b = append(b, '"')
+	}
+	b = num(b, `,"icrc":{"good":`, uint64(s.icrc[frame.ICRCGood]))
+	b = num(b, `,"bad":`, uint64(s.icrc[frame.ICRCBad]))
+	b = num(b, `,"unchecked":`, uint64(s.icrc[frame.ICRCUnchecked]))
+
+	b = append(b, `},"opcodes":[`...)
+	comma := ""
+	for i, t := range s.opcodes {
+		if t.packets > 0 {
+			b = num(append(b, comma...), `{"opcode":`, uint64(i))
+			b = append(b, `,"name":"`...)
+			b = append(b, bth.Opcode(i).String()...)
+			b = tallyJSON(append(b, '"'), t)
+			comma = ","
+		}
+	}
+	b = append(b, `],"services":[`...)
+	comma = ""
+	for i, t := range s.services {
+		if t.packets > 0 {
+			b = append(append(b, comma...), `{"service":"`...)
+			b = append(b, bth.Service(i).String()...)
+			b = tallyJSON(append(b, '"'), t)
+			comma = ","
+		}
+	}
+	b = append(b, `],"qps":[`...)
+	comma = ""
+	for _, k := range s.sortedQPs() {
+		b = append(append(b, comma...), `{"dst":"`...)
+		b = appendAddr(b, k.dst)
+		b = num(b, `","dest_qp":`, uint64(k.qp))
+		b = tallyJSON(b, *s.qps[k])
+		comma = ","
+	}
+	b = append(b, `],"errors":[`...)
+	comma = ""
+	for _, err := range s.sortedErrors() {
+		b = append(append(b, comma...), `{"error":`...)
+		b = strconv.AppendQuote(b, err.Error())
+		b = num(b, `,"frames":`, uint64(s.errors[err]))
+		b = append(b, '}')
+		comma = ","
+	}
+	b = append(b, ']')
+	if s.moreQPs.packets > 0 {
+		b = append(b, `,"other_qps":{"packets":`...)
+		b = strconv.AppendInt(b, int64(s.moreQPs.packets), 10)
+		b = num(b, `,"payload":`, uint64(s.moreQPs.payload))
+		b = append(b, '}')
+	}
+	b = append(b, `,"complete":`...)
+	b = strconv.AppendBool(b, !s.cut)
+	return append(b, "}\n"...)
+}
+
+func tallyJSON(b []byte, t tally) []byte {
+	b = num(b, `,"packets":`, uint64(t.packets))
+	b = num(b, `,"payload":`, uint64(t.payload))
+	return append(b, '}')
+}

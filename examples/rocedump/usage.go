@@ -1,0 +1,43 @@
+package main
+
+const usage = `usage: rocedump [-json] [-all] [-summary] [-port N] FILE...
+
+Decodes every RoCE packet in pcap and pcapng files, gzip'ed or not, checks its
+ICRC, and prints a line for each. FILE - is standard input.
+
+  -json      print a JSON object a line instead of text
+  -all       also show frames that are not RoCE, and PFC and PAUSE frames
+  -summary   count instead: packets by opcode, service, destination QP and ICRC
+             state, undecodable frames by reason; with -json an object for each
+             file
+  -port N    UDP destination port of RoCE v2 (default 4791)
+  -h         this text
+
+A line of text has: frame number, time of day (UTC), source and destination,
+opcode (shortened: IMM for immediate, INV for invalidate), destination QP, PSN,
+flags (A acknowledge request, S solicited event, C congestion experienced,
+B BECN), payload bytes, state of the ICRC, then what the opcode has.
+
+A JSON line has: file, frame (from 1), time (where the capture has one), vlan,
+net (ipv4, ipv6, grh), src, dst, sport, dscp, ecn, ttl, bth {...}, the headers
+of its opcode by name, payload (bytes), icrc (wire order), icrc_state (good, bad,
+or unchecked where the capture kept less than the packet). Addresses, keys and
+64-bit data are "0x..." strings. A frame that says it is RoCE but cannot be
+decoded has file, frame, error.
+
+Exit code: 0 all is well; 1 something is wrong: a bad ICRC, a RoCE frame that
+cannot be decoded, or a file that ends in the middle of a record (what came
+before is printed); 2 bad usage, unreadable input, or output that cannot be
+written.
+
+Examples:
+
+  what is in a capture?
+      rocedump -summary trace.pcapng
+  the NAKs of a trace, with jq
+      rocedump -json trace.pcap.gz | jq -c 'select(.aeth.kind == "nak")'
+  live, from a Linux host (the port as tcpdump's filter says)
+      tcpdump -i eth0 -U -w - udp port 4791 | rocedump -
+  is any ICRC bad? the exit code tells
+      rocedump -summary trace.pcap > /dev/null || echo look closer
+`
