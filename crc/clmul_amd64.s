@@ -68,6 +68,27 @@ GLOBL slide<>(SB), RODATA|NOPTR, $48
 	PXOR      X11, X            \
 	PXOR      X10, X
 
+// FINISH multiplies the eight blocks X0 to X7 before AX by their lanes and adds.
+#define FINISH \
+	SUBQ $128, AX \
+	PXOR X8, X8   \
+	ADDLANES(X0)  \
+	ADDQ $16, AX  \
+	ADDLANES(X1)  \
+	ADDQ $16, AX  \
+	ADDLANES(X2)  \
+	ADDQ $16, AX  \
+	ADDLANES(X3)  \
+	ADDQ $16, AX  \
+	ADDLANES(X4)  \
+	ADDQ $16, AX  \
+	ADDLANES(X5)  \
+	ADDQ $16, AX  \
+	ADDLANES(X6)  \
+	ADDQ $16, AX  \
+	ADDLANES(X7)  \
+	ADDQ $16, AX
+
 // func sumCLMUL(w *window, p *byte, n int) uint32
 TEXT ·sumCLMUL(SB), NOSPLIT, $0-28
 	MOVQ  w+0(FP), DI
@@ -150,24 +171,7 @@ fold:
 	CMPQ AX, $-128
 	JLE  fold
 
-	SUBQ $128, AX
-	PXOR X8, X8
-	ADDLANES(X0)
-	ADDQ $16, AX
-	ADDLANES(X1)
-	ADDQ $16, AX
-	ADDLANES(X2)
-	ADDQ $16, AX
-	ADDLANES(X3)
-	ADDQ $16, AX
-	ADDLANES(X4)
-	ADDQ $16, AX
-	ADDLANES(X5)
-	ADDQ $16, AX
-	ADDLANES(X6)
-	ADDQ $16, AX
-	ADDLANES(X7)
-	ADDQ $16, AX
+	FINISH
 	JNE  next
 	JMP  done
 
@@ -238,24 +242,98 @@ fold:
 	CMPQ AX, $-128
 	JLE  fold
 
-	SUBQ $128, AX
-	PXOR X8, X8
+	FINISH
+	JNE  next
+	JMP  done
+
+// COPYFOLD is FOLD and stores the block.
+#define COPYFOLD(OFF, X) \
+	MOVOA     X, X10             \
+	MOVOU     OFF(SI)(AX*1), X11 \
+	PCLMULQDQ $0x00, X9, X       \
+	PCLMULQDQ $0x11, X9, X10     \
+	MOVOU     X11, OFF(R14)(AX*1) \
+	PXOR      X11, X             \
+	PXOR      X10, X
+
+// func copyUpdateCLMUL(r uint32, dst, src *byte, n int) uint32
+TEXT ·copyUpdateCLMUL(SB), NOSPLIT, $0-36
+	MOVL  r+0(FP), X12
+	MOVQ  dst+8(FP), R14
+	MOVQ  src+16(FP), SI
+	MOVQ  n+24(FP), BX
+	MOVQ  ·laneEnd(SB), R10
+	SPLIT
+
+	MOVOU  (SI), X0
+	MOVOU  X0, (R14) // the blocks overlap it
+	ADDQ   BX, R14
+	MOVOU  X12, X13
+	PXOR   X12, X0
+	LEAQ   slide<>(SB), R8
+	MOVOU  (R8)(CX*1), X10
+	PSHUFB X10, X0
+	MOVOU  16(R8)(CX*1), X10
+	PSHUFB X10, X13
+	ADDQ   BX, SI
+	CMPQ   AX, $-256
+	JLT    far
+	PXOR   X8, X8
 	ADDLANES(X0)
-	ADDQ $16, AX
-	ADDLANES(X1)
-	ADDQ $16, AX
-	ADDLANES(X2)
-	ADDQ $16, AX
-	ADDLANES(X3)
-	ADDQ $16, AX
-	ADDLANES(X4)
-	ADDQ $16, AX
-	ADDLANES(X5)
-	ADDQ $16, AX
-	ADDLANES(X6)
-	ADDQ $16, AX
-	ADDLANES(X7)
-	ADDQ $16, AX
+	ADDQ   $16, AX
+	JEQ    done
+	MOVOU  (SI)(AX*1), X0
+	MOVOU  X0, (R14)(AX*1)
+	PXOR   X13, X0
+	ADDLANES(X0)
+	ADDQ   $16, AX
+	JEQ    done
+
+next:
+	MOVOU (SI)(AX*1), X0
+	MOVOU X0, (R14)(AX*1)
+	ADDLANES(X0)
+	ADDQ  $16, AX
+	JNE   next
+
+done:
+	REDUCE
+	MOVL AX, ret+32(FP)
+	RET
+
+far:
+	MOVOU 16(SI)(AX*1), X1
+	MOVOU X1, 16(R14)(AX*1)
+	PXOR  X13, X1
+	MOVOU 32(SI)(AX*1), X2
+	MOVOU X2, 32(R14)(AX*1)
+	MOVOU 48(SI)(AX*1), X3
+	MOVOU X3, 48(R14)(AX*1)
+	MOVOU 64(SI)(AX*1), X4
+	MOVOU X4, 64(R14)(AX*1)
+	MOVOU 80(SI)(AX*1), X5
+	MOVOU X5, 80(R14)(AX*1)
+	MOVOU 96(SI)(AX*1), X6
+	MOVOU X6, 96(R14)(AX*1)
+	MOVOU 112(SI)(AX*1), X7
+	MOVOU X7, 112(R14)(AX*1)
+	MOVOU fold128<>(SB), X9
+	ADDQ  $128, AX
+
+fold:
+	COPYFOLD(0, X0)
+	COPYFOLD(16, X1)
+	COPYFOLD(32, X2)
+	COPYFOLD(48, X3)
+	COPYFOLD(64, X4)
+	COPYFOLD(80, X5)
+	COPYFOLD(96, X6)
+	COPYFOLD(112, X7)
+	ADDQ $128, AX
+	CMPQ AX, $-128
+	JLE  fold
+
+	FINISH
 	JNE  next
 	JMP  done
 

@@ -1,6 +1,9 @@
 package crc
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Size is the length in bytes of an ICRC on the wire.
 const Size = 4
@@ -75,5 +78,34 @@ func Append(buf []byte, start int) []byte {
 // once, to copy and to sum it; it must not overlap the free capacity of buf.
 // It allocates only if buf has no room.
 func AppendPayload(buf []byte, start int, payload []byte, pad int) []byte {
-	return appendPayload(buf, start, payload, pad&3)
+	head := buf[start:]
+	n := len(buf) + len(payload)
+	pad &= 3
+	buf = slices.Grow(buf, len(payload)+pad+Size)[:n+pad+Size]
+	clear(buf[n : n+pad])
+	if len(head) < maxMasked && (len(head) < minForm || len(head) < reach(head)) {
+		// Masked bytes may lie behind the header, and even its form.
+		copy(buf[n-len(payload):], payload)
+		binary.LittleEndian.PutUint32(buf[n+pad:], sum(buf[start:n+pad]))
+		return buf
+	}
+	r := copyUpdate(^sum(head), buf[n-len(payload):n], payload)
+	for range pad {
+		r = r>>8 ^ slicing[0][byte(r)]
+	}
+	binary.LittleEndian.PutUint32(buf[n+pad:], ^r)
+	return buf
+}
+
+// reach returns how far masked bytes reach into pkt, which has at least minForm.
+func reach(pkt []byte) int {
+	switch formOf(pkt) {
+	case formIPv4:
+		return 20 + 8 + 5
+	case formIPv6:
+		return 40 + 8 + 5
+	case formGRH:
+		return 40 + 5
+	}
+	return 4*int(pkt[0]&0xf) + 8 + 5
 }

@@ -110,19 +110,3 @@ func sumGeneric(pkt []byte) uint32 {
 	r, rest := headerGeneric(pkt)
 	return ^updateGeneric(r, rest)
 }
-
-var zeros [3]byte
-
-func appendPayloadGeneric(buf []byte, start int, payload []byte, pad int) []byte {
-	r, rest := headerGeneric(buf[start:])
-	if len(rest) == 0 {
-		// The header may end within the masked bytes: let sum see it whole.
-		buf = append(append(buf, payload...), zeros[:pad]...)
-		return AppendValue(buf, sumGeneric(buf[start:]))
-	}
-	r = updateGeneric(r, rest)
-	r = updateGeneric(r, payload)
-	r = updateGeneric(r, zeros[:pad])
-	buf = append(append(buf, payload...), zeros[:pad]...)
-	return AppendValue(buf, ^r)
-}

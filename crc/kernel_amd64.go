@@ -4,7 +4,6 @@ package crc
 
 import (
 	"encoding/binary"
-	"slices"
 	"unsafe"
 )
 
@@ -14,7 +13,7 @@ type kernel uint8
 const (
 	kernelGeneric kernel = iota
 	kernelCLMUL          // SSE2, SSSE3, SSE4.1, PCLMULQDQ
-	kernelAVX512         // AVX-512 F, BW, DQ, VL; VPCLMULQDQ; BMI2
+	kernelAVX512         // AVX-512 F, BW, DQ, VL, VBMI; VPCLMULQDQ; BMI2, and those
 )
 
 var kernelNames = [...]string{kernelGeneric: "generic", kernelCLMUL: "clmul", kernelAVX512: "avx512"}
@@ -53,7 +52,7 @@ func best() kernel {
 		osxsave = 1 << 27             // leaf 1 ECX
 		state   = 0xe6                // XCR0: XMM, YMM, opmask, ZMM 0-15 high, ZMM 16-31
 		avx512  = 1<<8 | 1<<16 | 1<<17 | 1<<30 | 1<<31
-		vpclmul = 1 << 10 // leaf 7 ECX
+		vpclmul = 1<<1 | 1<<10 // leaf 7 ECX: AVX512_VBMI, VPCLMULQDQ
 	)
 	top, _, _, _ := cpuid(0, 0)
 	_, _, c1, _ := cpuid(1, 0)
@@ -65,7 +64,7 @@ func best() kernel {
 	}
 	xcr0, _ := xgetbv()
 	_, b7, c7, _ := cpuid(7, 0) // EBX: BMI2, AVX512F, DQ, BW, VL
-	if xcr0&state != state || b7&avx512 != avx512 || c7&vpclmul == 0 {
+	if xcr0&state != state || b7&avx512 != avx512 || c7&vpclmul != vpclmul {
 		return kernelCLMUL
 	}
 	return kernelAVX512
@@ -119,22 +118,18 @@ func makeWindows() (w [3]window) {
 // The kernels in assembly. The messages are pointers and lengths in bytes; they
 // read exactly these bytes, at any alignment. Results are registers, not complemented.
 
-// sumAVX512 wants n >= 4.
+// sumAVX512 and updateAVX512 want n >= 32.
 //
 //go:noescape
 func sumAVX512(w *window, p *byte, n int) uint32
 
-// updateAVX512 wants n >= 1. If n < 4, the bytes of r that n zero bytes would
-// have shifted out come too late: shorter messages are not for it.
-//
 //go:noescape
 func updateAVX512(r uint32, p *byte, n int) uint32
 
-// copySumAVX512 is sumAVX512 of the h bytes before dst and the n bytes at src,
-// which it copies to dst. It wants 4 <= h <= 128 and h+n > 256.
+// copyUpdateAVX512 is updateAVX512 and copies the bytes to dst. It wants n >= 64.
 //
 //go:noescape
-func copySumAVX512(w *window, dst *byte, h int, src *byte, n int) uint32
+func copyUpdateAVX512(r uint32, dst, src *byte, n int) uint32
 
 // sumCLMUL and updateCLMUL want n >= 16.
 //
@@ -144,39 +139,60 @@ func sumCLMUL(w *window, p *byte, n int) uint32
 //go:noescape
 func updateCLMUL(r uint32, p *byte, n int) uint32
 
+// copyUpdateCLMUL is updateCLMUL and copies the bytes to dst.
+//
+//go:noescape
+func copyUpdateCLMUL(r uint32, dst, src *byte, n int) uint32
+
 // mulmodCLMUL returns a·b mod P.
 //
 //go:noescape
 func mulmodCLMUL(a, b uint32) uint32
 
-// minFast is the shortest packet for the kernels: the GRH and IPv6 forms can be
-// told, sumCLMUL has its 16 bytes.
-const minFast = 16
+// What the kernels want at least, in bytes. The three forms can be told from as many.
+const (
+	minCLMUL  = 16
+	minAVX512 = 32
+	minCopy   = 64
+)
 
 func sum(pkt []byte) uint32 {
-	if len(pkt) >= minFast && current != kernelGeneric {
-		if f := formOf(pkt); f != formOptions {
-			if current == kernelAVX512 {
-				return ^sumAVX512(&windows[f], &pkt[0], len(pkt))
-			}
-			return ^sumCLMUL(&windows[f], &pkt[0], len(pkt))
-		}
-		r, rest := headerSlow(formOptions, pkt)
+	if len(pkt) < minCLMUL || current == kernelGeneric {
+		return sumGeneric(pkt)
+	}
+	f := formOf(pkt)
+	if f == formOptions {
+		r, rest := headerSlow(f, pkt)
 		return ^update(r, rest)
 	}
-	return sumGeneric(pkt)
+	if len(pkt) >= minAVX512 && current == kernelAVX512 {
+		return ^sumAVX512(&windows[f], &pkt[0], len(pkt))
+	}
+	return ^sumCLMUL(&windows[f], &pkt[0], len(pkt))
 }
 
 func update(r uint32, p []byte) uint32 {
-	if len(p) >= minFast {
+	if len(p) < minCLMUL || current == kernelGeneric {
+		return updateGeneric(r, p)
+	}
+	if len(p) >= minAVX512 && current == kernelAVX512 {
+		return updateAVX512(r, &p[0], len(p))
+	}
+	return updateCLMUL(r, &p[0], len(p))
+}
+
+// copyUpdate copies src to dst, as long, and runs the register over it.
+func copyUpdate(r uint32, dst, src []byte) uint32 {
+	if n := len(src); n >= minCopy && len(dst) >= n {
 		switch current {
 		case kernelAVX512:
-			return updateAVX512(r, &p[0], len(p))
+			return copyUpdateAVX512(r, &dst[0], &src[0], n)
 		case kernelCLMUL:
-			return updateCLMUL(r, &p[0], len(p))
+			return copyUpdateCLMUL(r, &dst[0], &src[0], n)
 		}
 	}
-	return updateGeneric(r, p)
+	copy(dst, src)
+	return update(r, src)
 }
 
 func mulmod(a, b uint32) uint32 {
@@ -184,23 +200,4 @@ func mulmod(a, b uint32) uint32 {
 		return mulmodCLMUL(a, b)
 	}
 	return mulmodGeneric(a, b)
-}
-
-func appendPayload(buf []byte, start int, payload []byte, pad int) []byte {
-	if h := len(buf) - start; current == kernelAVX512 && len(payload) >= 512 && h >= minFast && h <= 128 {
-		if f := formOf(buf[start:]); f != formOptions {
-			n := len(buf)
-			buf = slices.Grow(buf, len(payload)+3+Size)[:n+len(payload)]
-			r := copySumAVX512(&windows[f], &buf[n], h, &payload[0], len(payload))
-			for range pad {
-				r = r>>8 ^ slicing[0][byte(r)]
-			}
-			buf = append(buf, zeros[:pad]...)
-			return AppendValue(buf, ^r)
-		}
-	}
-	n := len(buf) + len(payload) + pad
-	buf = append(buf, payload...)
-	buf = append(buf, zeros[:pad]...)
-	return AppendValue(buf[:n], sum(buf[start:]))
 }

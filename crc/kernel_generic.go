@@ -6,8 +6,9 @@ func sum(pkt []byte) uint32 { return sumGeneric(pkt) }
 
 func update(r uint32, p []byte) uint32 { return updateGeneric(r, p) }
 
-func appendPayload(buf []byte, start int, payload []byte, pad int) []byte {
-	return appendPayloadGeneric(buf, start, payload, pad)
+func copyUpdate(r uint32, dst, src []byte) uint32 {
+	copy(dst, src)
+	return updateGeneric(r, src)
 }
 
 func mulmod(a, b uint32) uint32 { return mulmodGeneric(a, b) }
