@@ -91,7 +91,7 @@ func AppendPayload(buf []byte, start int, payload []byte, pad int) []byte {
 	}
 	r := copyUpdate(^sum(head), buf[n-len(payload):n], payload)
 	for range pad {
-		r = r>>8 ^ slicing[0][byte(r)]
+		r = step1(r, 0)
 	}
 	binary.LittleEndian.PutUint32(buf[n+pad:], ^r)
 	return buf

@@ -12,64 +12,6 @@ import (
 	"github.com/roce-go/roce/crc"
 )
 
-// refCRC is CRC-32 a bit at a time, from the definition: polynomial 0x04C11DB7,
-// bytes least significant bit first, initial value and final complement all ones.
-func refCRC(p []byte) uint32 {
-	r := ^uint32(0)
-	for _, b := range p {
-		for i := range 8 {
-			in := uint32(b) >> i & 1
-			out := r & 1
-			r >>= 1
-			if in != out {
-				r ^= 0xedb88320
-			}
-		}
-	}
-	return ^r
-}
-
-// refMasked returns what the ICRC of pkt covers: eight bytes of ones and a masked
-// copy, fields taken from the header layouts one by one.
-func refMasked(pkt []byte) []byte {
-	m := append(bytes.Repeat([]byte{0xff}, 8), pkt...)
-	p := m[8:]
-	set := func(i int, bits byte) {
-		if i < len(p) {
-			p[i] |= bits
-		}
-	}
-	if len(p) == 0 {
-		return m
-	}
-	v6, grh := p[0]>>4 == 6 && len(p) >= 7, false
-	bth := 0
-	if v6 {
-		grh = p[6] == 0x1b
-		set(0, 0x0f) // traffic class, high half
-		set(1, 0xff) // traffic class, low half; flow label
-		set(2, 0xff)
-		set(3, 0xff)
-		set(7, 0xff) // hop limit
-		bth = 40
-	} else {
-		bth = max(int(p[0]&15)*4, 20)
-		set(1, 0xff)  // type of service
-		set(8, 0xff)  // time to live
-		set(10, 0xff) // header checksum
-		set(11, 0xff)
-	}
-	if !grh {
-		set(bth+6, 0xff) // UDP checksum
-		set(bth+7, 0xff)
-		bth += 8
-	}
-	set(bth+4, 0xff) // FECN, BECN, reserved
-	return m
-}
-
-func refSum(pkt []byte) uint32 { return refCRC(refMasked(pkt)) }
-
 // The header forms that a packet can have, as their first bytes.
 var forms = []struct {
 	name string
@@ -125,7 +67,9 @@ func vectors(t testing.TB) []vector {
 	return v
 }
 
-func TestVectors(t *testing.T) {
+func TestVectors(t *testing.T) { crc.EachKernel(t, testVectors) }
+
+func testVectors(t *testing.T) {
 	n := 0
 	for _, v := range vectors(t) {
 		pkt, err := hex.DecodeString(v.Hex)
@@ -167,7 +111,9 @@ func knownAnswer() (hdr, payload []byte, wire [4]byte) {
 	return hdr, payload, [4]byte{0x29, 0xe8, 0x92, 0xc9}
 }
 
-func TestKnownAnswer(t *testing.T) {
+func TestKnownAnswer(t *testing.T) { crc.EachKernel(t, testKnownAnswer) }
+
+func testKnownAnswer(t *testing.T) {
 	hdr, payload, want := knownAnswer()
 	pkt := crc.Append(append(hdr, payload...), 0)
 	if got := pkt[len(pkt)-4:]; !bytes.Equal(got, want[:]) {
@@ -184,28 +130,9 @@ func TestKnownAnswer(t *testing.T) {
 	}
 }
 
-func TestSumEqualsReference(t *testing.T) {
-	rnd := rand.New(rand.NewPCG(1, 2))
-	for _, f := range forms {
-		buf := random(rnd, 9300)
-		for n := 0; n <= 9216; n++ {
-			if n > 300 && testing.Short() && n%61 != 0 {
-				continue
-			}
-			pkt := buf[n%64:][:n]
-			save := at(pkt, 0)
-			f.set(pkt)
-			if n < 600 || n%7 == 0 { // the bitwise reference is slow
-				if got, want := crc.Sum(pkt), refSum(pkt); got != want {
-					t.Fatalf("%s, %d bytes: %08x, want %08x", f.name, n, got, want)
-				}
-			}
-			put(pkt, 0, save)
-		}
-	}
-}
+func TestSingleBits(t *testing.T) { crc.EachKernel(t, testSingleBits) }
 
-func TestSingleBits(t *testing.T) {
+func testSingleBits(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for _, f := range forms[:6] {
 		for _, n := range []int{80, 84, 91, 135, 300} {
@@ -242,7 +169,9 @@ func TestSingleBits(t *testing.T) {
 }
 
 // The number of bits that each form masks, counted by hand from the headers.
-func TestMaskedBitCount(t *testing.T) {
+func TestMaskedBitCount(t *testing.T) { crc.EachKernel(t, testMaskedBitCount) }
+
+func testMaskedBitCount(t *testing.T) {
 	want := map[string]int{"IPv4": 8 + 8 + 16 + 16 + 8, "IPv6": 8 + 20 + 8 + 16 + 8, "GRH": 8 + 20 + 8 + 8}
 	for _, f := range forms[:3] {
 		pkt := make([]byte, 100)
@@ -264,7 +193,9 @@ func TestMaskedBitCount(t *testing.T) {
 	}
 }
 
-func TestAppendPayload(t *testing.T) {
+func TestAppendPayload(t *testing.T) { crc.EachKernel(t, testAppendPayload) }
+
+func testAppendPayload(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
 	for _, f := range forms {
 		for i := range 1500 {
@@ -305,7 +236,9 @@ func TestAppendPayload(t *testing.T) {
 	}
 }
 
-func TestPatch(t *testing.T) {
+func TestPatch(t *testing.T) { crc.EachKernel(t, testPatch) }
+
+func testPatch(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 8))
 	for _, f := range forms[:6] {
 		for range 600 {
@@ -324,7 +257,9 @@ func TestPatch(t *testing.T) {
 	}
 }
 
-func TestPatchFar(t *testing.T) {
+func TestPatchFar(t *testing.T) { crc.EachKernel(t, testPatchFar) }
+
+func testPatchFar(t *testing.T) {
 	// A change a long way from the end, against zeros pushed through one by one.
 	var d [1 << 17]byte
 	d[0] = 1
@@ -350,7 +285,9 @@ func TestPatchMisuse(t *testing.T) {
 	panics("tail", func() { crc.Patch(0, -1, nil, nil) })
 }
 
-func TestShortInput(t *testing.T) {
+func TestShortInput(t *testing.T) { crc.EachKernel(t, testShortInput) }
+
+func testShortInput(t *testing.T) {
 	for n := range 5 {
 		p := make([]byte, n)
 		if crc.Check(p) {

@@ -32,14 +32,29 @@ func step8(r uint32, w uint64) uint32 {
 		slicing[3][w>>32&0xff] ^ slicing[2][w>>40&0xff] ^ slicing[1][w>>48&0xff] ^ slicing[0][w>>56]
 }
 
+// step4 takes four message bytes, first byte lowest.
+func step4(r, w uint32) uint32 {
+	w ^= r
+	return slicing[3][w&0xff] ^ slicing[2][w>>8&0xff] ^ slicing[1][w>>16&0xff] ^ slicing[0][w>>24]
+}
+
+// step1 takes one.
+func step1(r uint32, b byte) uint32 {
+	return r>>8 ^ slicing[0][byte(r)^b]
+}
+
 // updateGeneric runs register r over the covered bytes p.
 func updateGeneric(r uint32, p []byte) uint32 {
 	for len(p) >= 8 {
 		r = step8(r, binary.LittleEndian.Uint64(p))
 		p = p[8:]
 	}
+	if len(p) >= 4 {
+		r = step4(r, binary.LittleEndian.Uint32(p))
+		p = p[4:]
+	}
 	for _, b := range p {
-		r = r>>8 ^ slicing[0][byte(r)^b]
+		r = step1(r, b)
 	}
 	return r
 }

@@ -27,32 +27,33 @@ func Patch(icrc uint32, tail int, old, new []byte) uint32 {
 		old, new = old[8:], new[8:]
 	}
 	for i, b := range old {
-		r = r>>8 ^ slicing[0][byte(r)^b^new[i]]
+		r = step1(r, b^new[i])
 	}
 	return icrc ^ shift(r, tail)
 }
 
 // shift returns r·x^8n mod P: the register r after n bytes of zero.
 func shift(r uint32, n int) uint32 {
-	for ; n >= 8 && n < 64; n -= 8 {
-		r = step8(r, 0)
-	}
-	for k := 0; n != 0; k, n = k+1, n>>1 {
-		if n&1 != 0 {
-			r = mulmod(r, shifts[k&31])
+	for k := 0; n != 0; k, n = k+1, n>>4 {
+		if d := n & 15; d != 0 {
+			r = mulmod(r, shifts[k&7][d])
 		}
 	}
 	return r
 }
 
-// shifts[k] is x^(8·2^k) mod P, reflected. The order of x divides 2^32-1, so
-// that 2^(k+32) and 2^k are the same power: 32 entries serve every length.
+// shifts[k][d] is x^(8·d·16^k) mod P, reflected. The order of x divides 2^32-1,
+// so that 16^(k+8) and 16^k give the same power: 8 rows serve every length.
 var shifts = makeShifts()
 
-func makeShifts() (t [32]uint32) {
-	t[0] = 1 << (31 - 8)
-	for k := 1; k < len(t); k++ {
-		t[k] = mulmodGeneric(t[k-1], t[k-1])
+func makeShifts() (t [8][16]uint32) {
+	c := uint32(1) << (31 - 8) // x^8
+	for k := range t {
+		t[k][0] = 1 << 31
+		for d := 1; d < 16; d++ {
+			t[k][d] = mulmodGeneric(t[k][d-1], c)
+		}
+		c = mulmodGeneric(t[k][15], c)
 	}
 	return t
 }

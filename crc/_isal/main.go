@@ -162,4 +162,44 @@ func main() {
 		}, "(larger at most 1.5)"}.run()
 	}
 
+	ack := packet(44)
+	flow := crc.NewFlow(ack, 36)
+	contest{"acknowledgement from a Flow", []contestant{
+		{"", func(times int) {
+			for i := range times {
+				sink ^= flow.Ack(uint32(i), 0x1f000000|uint32(i))
+			}
+		}},
+		ours(ack),
+	}, "(at most 6 ns)"}.run()
+	contest{"the same, identification stepped", []contestant{
+		{"", func(times int) {
+			for i := range times {
+				flow.SetID(uint16(i))
+				sink ^= flow.Ack(uint32(i), 0x1f000000|uint32(i))
+			}
+		}},
+		ours(ack),
+	}, ""}.run()
+	req := packet(56)
+	reqFlow := crc.NewFlow(req, 36)
+	contest{"READ request from a Flow", []contestant{
+		{"", func(times int) {
+			for range times {
+				sink ^= reqFlow.Sum(req[36:])
+			}
+		}},
+		ours(req),
+	}, ""}.run()
+
+	psn := [][]byte{{0, 0, 1, 2}, {0, 0, 1, 3}}
+	write := packet(4152)
+	contest{"Patch of a PSN, 4 KiB behind it", []contestant{
+		{"", func(times int) {
+			for range times {
+				sink ^= crc.Patch(sink, 4112, psn[0], psn[1])
+			}
+		}},
+		ours(write),
+	}, ""}.run()
 }
