@@ -68,8 +68,9 @@ func NewReader(r io.Reader) (*Reader, error) {
 	d := &Reader{src: newSource(r)}
 	head, err := d.src.peek(4)
 	if err == nil && head[0] == 0x1f && head[1] == 0x8b {
+		packed := d.src
 		var z *gzip.Reader
-		if z, err = gzip.NewReader(&d.src); err != nil {
+		if z, err = gzip.NewReader(&packed); err != nil {
 			return nil, fmt.Errorf("gzip: %w", err)
 		}
 		d.src = newSource(z)
