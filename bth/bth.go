@@ -74,23 +74,33 @@ func (h *Header) Decode(b []byte) error {
 	if len(b) < Size {
 		return ErrTruncated
 	}
-	h.decode((*[Size]byte)(b))
+	v := (*[Size]byte)(b)
+	h.word0(binary.BigEndian.Uint32(v[0:]))
+	h.word1(binary.BigEndian.Uint32(v[4:]))
+	h.word2(binary.BigEndian.Uint32(v[8:]))
 	return nil
 }
 
-func (h *Header) decode(b *[Size]byte) {
-	h.Opcode = Opcode(b[0])
-	h.SE = b[1]&0x80 != 0
-	h.M = b[1]&0x40 != 0
-	h.PadCnt = b[1] >> 4 & 3
-	h.TVer = b[1] & 0xf
-	h.PKey = binary.BigEndian.Uint16(b[2:])
-	v := binary.BigEndian.Uint32(b[4:])
+// The words of a BTH are read one by one: each part is small enough to be
+// inlined where it is used.
+
+func (h *Header) word0(v uint32) {
+	h.Opcode = Opcode(v >> 24)
+	h.SE = v&(1<<23) != 0
+	h.M = v&(1<<22) != 0
+	h.PadCnt = uint8(v >> 20 & 3)
+	h.TVer = uint8(v >> 16 & 0xf)
+	h.PKey = uint16(v)
+}
+
+func (h *Header) word1(v uint32) {
 	h.FECN = v&(1<<31) != 0
 	h.BECN = v&(1<<30) != 0
 	h.Resv6 = uint8(v >> 24 & 0x3f)
 	h.DestQP = v & 0xffffff
-	v = binary.BigEndian.Uint32(b[8:])
+}
+
+func (h *Header) word2(v uint32) {
 	h.AckReq = v&(1<<31) != 0
 	h.Resv7 = uint8(v >> 24 & 0x7f)
 	h.PSN = psn.PSN(v & psn.Mask)
@@ -98,12 +108,13 @@ func (h *Header) decode(b *[Size]byte) {
 
 // AppendTo appends the Size bytes of h to dst.
 func (h *Header) AppendTo(dst []byte) []byte {
-	dst = binary.BigEndian.AppendUint32(dst, uint32(h.Opcode)<<24|
-		bit(h.SE)<<23|bit(h.M)<<22|uint32(h.PadCnt&3)<<20|uint32(h.TVer&0xf)<<16|uint32(h.PKey))
-	dst = binary.BigEndian.AppendUint32(dst,
-		bit(h.FECN)<<31|bit(h.BECN)<<30|uint32(h.Resv6&0x3f)<<24|h.DestQP&0xffffff)
-	return binary.BigEndian.AppendUint32(dst,
-		bit(h.AckReq)<<31|uint32(h.Resv7&0x7f)<<24|uint32(h.PSN)&psn.Mask)
+	u := uint32(h.Opcode)<<24 | bit(h.SE)<<23 | bit(h.M)<<22 |
+		uint32(h.PadCnt&3)<<20 | uint32(h.TVer&0xf)<<16 | uint32(h.PKey)
+	v := bit(h.FECN)<<31 | bit(h.BECN)<<30 | uint32(h.Resv6&0x3f)<<24 | h.DestQP&0xffffff
+	w := bit(h.AckReq)<<31 | uint32(h.Resv7&0x7f)<<24 | uint32(h.PSN)&psn.Mask
+	// Two appends are faster than three, and than one of twelve bytes.
+	dst = binary.BigEndian.AppendUint64(dst, uint64(u)<<32|uint64(v))
+	return binary.BigEndian.AppendUint32(dst, w)
 }
 
 func bit(b bool) uint32 {

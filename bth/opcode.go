@@ -172,6 +172,33 @@ type opcodeInfo struct {
 	size    uint8 // BTH and extended headers, bytes
 }
 
+// layout is what decoding looks up, in one load: the size of opcodeInfo in bits
+// 7..0, the number of bytes of payload in bits 15..8 (or anyPayload), the
+// extended headers in bits 31..16.
+type layout uint32
+
+const anyPayload = 0xff
+
+func (l layout) size() int    { return int(l & 0xff) }
+func (l layout) payload() int { return int(l >> 8 & 0xff) }
+func (l layout) ext() Ext     { return Ext(l >> 16) }
+
+var layouts = func() (t [256]layout) {
+	for i, e := range opcodes {
+		payload := layout(anyPayload)
+		switch e.payload {
+		case NoPayload:
+			payload = 0
+		case EightBytes:
+			payload = 8
+		case SixteenZero:
+			payload = CNPReserved
+		}
+		t[i] = layout(e.ext)<<16 | payload<<8 | layout(e.size)
+	}
+	return t
+}()
+
 var operations = [32]opcodeInfo{
 	SendFirst:          {name: "SEND_FIRST", class: Request, payload: ExactlyMTU},
 	SendMiddle:         {name: "SEND_MIDDLE", class: Request, payload: ExactlyMTU},

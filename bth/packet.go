@@ -65,7 +65,43 @@ var extSizes = [...]int{RDETHSize, DETHSize, XRCETHSize, reth.FETHSize, reth.Siz
 // ErrTruncated below MinSize or when headers are cut short, with ErrVersion,
 // ErrOpcode or ErrLength when the bytes cannot be laid out, and leaves p
 // unchanged then. The ICRC is stored, not checked.
-func (p *Packet) Decode(b []byte) error { return p.DecodePrefix(b, len(b)) }
+func (p *Packet) Decode(b []byte) error {
+	if len(b) < MinSize {
+		return ErrTruncated
+	}
+	v := (*[MinSize]byte)(b)
+	w0 := binary.BigEndian.Uint32(v[0:])
+	l := layouts[w0>>24]
+	hl := l.size()
+	end := len(b) - ICRCSize
+	if w0>>16&0x3f != 0 || l.payload() != anyPayload || end < hl {
+		// Pad, a fixed length, or a fault.
+		return p.DecodePrefix(b, len(b))
+	}
+
+	*p = Packet{}
+	p.Opcode = Opcode(w0 >> 24)
+	p.SE = w0&(1<<23) != 0
+	p.M = w0&(1<<22) != 0
+	p.PKey = uint16(w0)
+	w1 := binary.BigEndian.Uint32(v[4:])
+	p.DestQP = w1 & 0xffffff
+	if w1>>24 != 0 { // hardly ever
+		p.Header.word1(w1)
+	}
+	p.Header.word2(binary.BigEndian.Uint32(v[8:]))
+	p.ICRC = binary.LittleEndian.Uint32(b[end:])
+	p.Payload = b[hl:end:end]
+	switch l.ext() {
+	case 0:
+	case HasRETH:
+		h := (*[Size + reth.Size]byte)(b)
+		_ = p.RETH.Decode(h[Size:])
+	default:
+		p.decodeExt(l.ext(), b[Size:hl])
+	}
+	return nil
+}
 
 // DecodePrefix is Decode for a packet of n bytes of which a capture kept only
 // the first len(b). All headers must be there. Payload holds what was kept of
@@ -74,55 +110,37 @@ func (p *Packet) DecodePrefix(b []byte, n int) error {
 	if n < MinSize || len(b) < Size {
 		return ErrTruncated
 	}
-	if len(b) > n {
-		b = b[:n]
-	}
-	info := &opcodes[b[0]]
-	hl := int(info.size)
-	if b[1]&0xf != 0 {
+	w0 := binary.BigEndian.Uint32(b)
+	if w0>>16&0xf != 0 {
 		return ErrVersion
 	}
+	l := layouts[w0>>24]
+	hl := l.size()
 	if hl == 0 {
 		return ErrOpcode
 	}
-	pad := int(b[1] >> 4 & 3)
-	payload := n - hl - pad - ICRCSize
-	if payload < 0 {
+	pad := int(w0 >> 20 & 3)
+	end := n - ICRCSize - pad
+	if end < hl || l.payload() != anyPayload && (end-hl != l.payload() || pad != 0) {
 		return ErrLength
-	}
-	switch info.payload {
-	case NoPayload:
-		if payload+pad != 0 {
-			return ErrLength
-		}
-	case EightBytes:
-		if payload != 8 || pad != 0 {
-			return ErrLength
-		}
-	case SixteenZero:
-		if payload != CNPReserved || pad != 0 {
-			return ErrLength
-		}
 	}
 	if len(b) < hl {
 		return ErrTruncated
 	}
 
 	*p = Packet{}
-	p.Header.decode((*[Size]byte)(b))
-	p.decodeExt(info.ext, b[Size:hl])
-	if len(b) == n {
-		end := n - ICRCSize
-		p.ICRC = binary.LittleEndian.Uint32(b[end:])
-		p.Payload = b[hl : hl+payload : hl+payload]
-		if pad != 0 {
-			copy(p.Pad[:], b[hl+payload:end])
-		}
-		return nil
+	p.Header.word0(w0)
+	p.Header.word1(binary.BigEndian.Uint32(b[4:]))
+	p.Header.word2(binary.BigEndian.Uint32(b[8:]))
+	if len(b) >= n {
+		p.ICRC = binary.LittleEndian.Uint32(b[n-ICRCSize:])
 	}
-	end := min(hl+payload, len(b))
+	if pad != 0 && len(b) > end {
+		copy(p.Pad[:pad], b[end:])
+	}
+	end = min(end, len(b))
 	p.Payload = b[hl:end:end]
-	copy(p.Pad[:pad], b[end:])
+	p.decodeExt(l.ext(), b[Size:hl])
 	return nil
 }
 
@@ -131,9 +149,6 @@ func (p *Packet) DecodePrefix(b []byte, n int) error {
 func (p *Packet) decodeExt(e Ext, b []byte) {
 	switch e {
 	case 0:
-		return
-	case HasRETH:
-		_ = p.RETH.Decode(b)
 		return
 	case HasAETH:
 		_ = p.AETH.Decode(b)

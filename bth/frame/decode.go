@@ -3,6 +3,8 @@ package frame
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/roce-go/roce/bth"
 )
 
 // Finder finds packets. The zero value looks for the standard port.
@@ -31,6 +33,54 @@ func (f *Frame) Decode(link Link, b []byte) error { return Finder{}.Decode(link,
 // one of this package's or bth's, f is unchanged. A packet with several faults
 // reports the outermost.
 func (d Finder) Decode(link Link, b []byte, wireLen int, f *Frame) error {
+	if link != Ethernet || len(b) < plainSize {
+		return d.decode(link, b, wireLen, f)
+	}
+	h := (*[plainSize]byte)(b)
+	total := int(binary.BigEndian.Uint16(h[16:]))
+	end := ethernetSize + total
+	if !d.plain(h, uint32(total)) || total < ipv4Size+udpSize+bth.MinSize || end > len(b) {
+		return d.decode(link, b, wireLen, f)
+	}
+	if err := f.Packet.Decode(b[plainSize:end:end]); err != nil {
+		return err
+	}
+	f.DstMAC = MAC(h[0:6])
+	f.SrcMAC = MAC(h[6:12])
+	f.Link = Ethernet
+	f.Net = IPv4
+	f.VLANs = 0
+	f.VLAN = [2]VLAN{}
+	f.TrafficClass = h[15]
+	f.HopLimit = h[22]
+	f.FlowLabel = 0
+	id := binary.BigEndian.Uint32(h[18:])
+	f.ID = uint16(id >> 16)
+	f.DF = id&0x4000 != 0
+	f.ReservedFlag = id&0x8000 != 0
+	ports := binary.BigEndian.Uint32(h[34:])
+	f.SrcPort = uint16(ports >> 16)
+	f.DstPort = uint16(ports)
+	f.UDPChecksum = binary.BigEndian.Uint16(h[40:])
+	f.TransportLen = end - plainSize
+	// All stores of pointers stand together, after all loads, so that there is
+	// one look at whether the collector runs.
+	src, dst := netip.AddrFrom4([4]byte(h[26:30])), netip.AddrFrom4([4]byte(h[30:34]))
+	netPacket, transport := b[ethernetSize:end:end], b[plainSize:end:end]
+	var trailer []byte
+	if len(b) > end {
+		trailer = b[end:len(b):len(b)]
+	}
+	f.Src = src
+	f.Dst = dst
+	f.Options = nil
+	f.NetPacket = netPacket
+	f.Trailer = trailer
+	f.Transport = transport
+	return nil
+}
+
+func (d Finder) decode(link Link, b []byte, wireLen int, f *Frame) error {
 	s, err := d.locate(link, b, wireLen)
 	if err != nil {
 		return err
@@ -40,6 +90,23 @@ func (d Finder) Decode(link Link, b []byte, wireLen int, f *Frame) error {
 	}
 	f.fill(link, b, &s)
 	return nil
+}
+
+// plainSize is the length of the headers before the BTH of nearly all frames:
+// Ethernet without tags, IPv4 without options, UDP.
+const plainSize = ethernetSize + ipv4Size + udpSize
+
+// plain reports whether h are such headers with a UDP length that agrees.
+// What it refuses is looked at again by locate: a short cut, not a second
+// opinion.
+func (d Finder) plain(h *[plainSize]byte, total uint32) bool {
+	port := uint32(d.UDPPort)
+	if port == 0 {
+		port = Port
+	}
+	return binary.BigEndian.Uint32(h[12:])>>8 == EtherTypeIPv4<<8|0x45 &&
+		binary.BigEndian.Uint32(h[20:])&0x3fff00ff == protocolUDP &&
+		binary.BigEndian.Uint32(h[36:]) == port<<16+total-ipv4Size
 }
 
 // Find is Decode without the packet: it fills all but f.Packet, which is left
@@ -248,7 +315,10 @@ func (f *Frame) fill(link Link, b []byte, s *span) {
 	f.NetPacket = b[s.netOff:end:end]
 	f.Transport = b[min(s.transport, end):end:end]
 	f.TransportLen = s.end - s.transport
-	f.Trailer = b[end:len(b):len(b)]
+	f.Trailer = nil
+	if len(b) > end {
+		f.Trailer = b[end:len(b):len(b)]
+	}
 }
 
 func (f *Frame) udp(u []byte) {

@@ -116,15 +116,16 @@ func (v VLAN) ID() uint16 { return v.TCI & 0xfff }
 
 // Frame is a packet and what is around it.
 type Frame struct {
-	Link Link
-
 	// Ethernet. Zero for other links.
 	DstMAC, SrcMAC MAC
-	VLANs          uint8   // tags in use, 0..2
-	VLAN           [2]VLAN // outermost first
+
+	Link Link
+	Net  Net // which network header
+
+	VLANs uint8   // tags in use, 0..2
+	VLAN  [2]VLAN // outermost first
 
 	// Network header.
-	Net          Net
 	Src, Dst     netip.Addr // IPv4, IPv6, or the GIDs of a GRH as IPv6
 	TrafficClass uint8      // IPv4: type of service. DSCP 6 bits, ECN 2
 	HopLimit     uint8      // IPv4: time to live
@@ -138,17 +139,17 @@ type Frame struct {
 	SrcPort, DstPort uint16
 	UDPChecksum      uint16 // as on the wire; 0 means none was made
 
-	Packet bth.Packet
-
 	// NetPacket is the captured part of the packet from network header to ICRC.
-	// Trailer is what was captured after it: padding, an Ethernet FCS. Both are
-	// set by Decode and Find, alias the input, and are ignored by AppendTo.
+	// Trailer is what was captured after it: padding, an Ethernet FCS; or nil.
+	// Both are set by Decode and Find, alias the input, and are ignored by AppendTo.
 	NetPacket, Trailer []byte
 	// Transport is the part of NetPacket that begins with the BTH.
 	Transport []byte
 	// TransportLen is the packet's length from BTH to ICRC as the headers say;
 	// a capture may have kept less.
 	TransportLen int
+
+	Packet bth.Packet
 }
 
 // ECN returns the congestion field.
