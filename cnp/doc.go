@@ -1,0 +1,101 @@
+// Package cnp holds the congestion notification packet (CNP) of RoCE v2 and
+// DCQCN, the congestion control that rests on it:
+//
+//   - [CongestionPoint], in a switch: marks packets as the queue grows;
+//   - [NotificationPoint], in the receiver: answers marked packets with CNPs, at
+//     most one per flow and gap;
+//   - [ReactionPoint], in the sender: cuts a flow's rate on a CNP, raises it
+//     again with time and bytes sent; [Pacer] spaces packets at that rate.
+//
+// The wire format is [Header], by Annex A17 of the InfiniBand Architecture. The
+// annex says that a rate is to fall and rise, not how. DCQCN says how, and two
+// algorithms bear that name. Both are here, behind one [ReactionPoint] and one
+// [Params].
+//
+// # The machines
+//
+// Like all state machines of this module they do no I/O, start no goroutine, and
+// know no clock and no chance: time is the first argument of a method, and the
+// next time to call comes out of Deadline. They allocate nothing after their
+// constructors. State is integers throughout, so that equal calls give equal
+// states on every architecture. Rates are whole bits per second.
+//
+// # The two presets
+//
+// [Paper] is the algorithm and the values of Zhu et al., SIGCOMM 2015. [NVIDIA]
+// is what ConnectX adapters do, with their defaults. Where they differ:
+//
+//	                 Paper                             NVIDIA
+//	a CNP            cuts at once                      sets two flags, looked at
+//	                                                   when the periods end
+//	how often cut    as often as CNPs come: the        once per 4 us (monitor period)
+//	                 receiver's 50 us gap holds back
+//	depth of cut     alpha/2, alpha before its update  alpha/2, at most a half
+//	target on cut    the rate before the cut           kept, unless bytes or time
+//	                                                   raised it since the last cut
+//	alpha            31 fractional bits, g = 1/256;    10 fractional bits, g = 5/1024;
+//	                 55 us periods from the last CNP   1 us periods, free-running
+//	fast recovery    4 steps (F = 5)                   1 step (threshold 1)
+//	stage counted    before it is looked at            after
+//	increase         40 Mb/s per 55 us or 10 MB        5 Mb/s per 300 us or 2 MB
+//	hyper increase   200 Mb/s, 400, 600 ...            50 Mb/s each time
+//	floor            10 Mb/s                           1 Mb/s
+//
+// The reason is the clock that each can afford. The paper has one CNP per flow
+// and 50 us and lets it do everything. An adapter's rate limiter is shared by
+// very many flows, whose CNPs come every 4 us or less, so it takes the CNP as one
+// bit per period, and a pair of quick periods smooths what comes. Its alpha
+// forgets in some 200 us what the paper's remembers for 14 ms: a single CNP cuts
+// an adapter's flow by half if it was the first, by next to nothing if it
+// comes after a quiet millisecond, for alpha in 1/1024 rounds down to 0.
+//
+// # Worked numbers
+//
+// Paper preset, 40 Gb/s, CNPs at 0 and 55 us:
+//
+//	first CNP                  RC 20          RT 40  alpha 1
+//	55 us without a CNP                              alpha 0.99609375
+//	second CNP                 RC 10.0390625  RT 20  alpha 0.9961090087890625
+//	timer, four times          RC 15.01953125, 17.509765625, 18.7548828125, 19.37744140625
+//	timer, fifth time          RC 19.708720703125    RT 20.04
+//
+// The cut uses the alpha of before the update: the other order gives 10.0389099.
+//
+// NVIDIA preset, 40 Gb/s, one CNP at 0:
+//
+//	1 us   alpha 1023/1024 (marked: 1018 + 5)
+//	2, 3   alpha 1018, 1013
+//	4 us   alpha 1008; RC 40 (1 - 1008/2048) = 20.3125, RT 40 (kept)
+//	304 us RC 30.15625
+//	604 us RC 35.078125 (RT would be 40.005, but the line is 40)
+//
+// # Resolution, order, late calls
+//
+// A rate is rounded up to a whole bit per second by an increase and by a cut, so
+// that a half-way step reaches its target. Alpha rounds down: in the paper's
+// algorithm a step loses less than 2^-31, and all steps together less than
+// e = 2^-31/g + 2^-31, about 2^-23 in the preset, as later steps shrink what was
+// lost before. Against the equations in real numbers a rate is off by at most e of
+// itself and 2 b/s for each CNP so far; a test holds that over random calls.
+//
+// What falls on one instant happens in the order alpha, cut, increase, and a cut
+// restarts the increase timer, so that the increase does not happen. In the
+// paper preset, whose two timers are both 55 us, a CNP at that instant therefore
+// meets the updated alpha and the rate not yet raised; unless Tick was called
+// with that time before it.
+//
+// A call that is late makes up for all missed periods, as if every one had been
+// called for. That takes at most 4,221 multiplications for alpha in the paper
+// preset (15,489 with the slowest g there is; 466 in the NVIDIA preset), after
+// which alpha is 0 and costs nothing; and at most some 100 steps of rate with the
+// presets (4,700 for the worst parameters), because the gap
+// between RC and RT halves until additive steps take turns that are alike and
+// are then done in one multiplication.
+//
+// # Choices that the sources leave open
+//
+// The limiter of a flow stays for good once a CNP has come; alpha and stages are
+// kept when the rate is back at the line's. NVIDIA's two periods run from the
+// flow's first CNP. RpgMaxRate below the line rate caps a flow from its first CNP
+// on. RpgByteReset 0 switches byte stages off.
+package cnp

@@ -1,0 +1,142 @@
+package cnp_test
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/cnp"
+)
+
+func newNP(t testing.TB, scope cnp.Scope, gap uint32, flows int) *cnp.NotificationPoint {
+	t.Helper()
+	p := cnp.Paper()
+	p.CnpScope, p.MinTimeBetweenCnps = scope, gap
+	n, err := cnp.NewNotificationPoint(p, flows)
+	require.NoError(t, err)
+	return n
+}
+
+func marked(src, dst string) *cnp.Arrival {
+	return &cnp.Arrival{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Opcode: bth.RCSendOnly, ECN: cnp.CE}
+}
+
+// CC-07: gap 50 us, marks at 0, 10, 49, 55, 60, 120 us give CNPs at 0, 55, 120.
+func TestCC07(t *testing.T) {
+	for scope := cnp.ScopeQP; scope <= cnp.ScopePort; scope++ {
+		n := newNP(t, scope, 50, 0)
+		var g cnp.Gate
+		var sent []int
+		for _, at := range []int{0, 10, 49, 55, 60, 120} {
+			if n.HandlePacket(us(float64(at)), marked("192.0.2.1", "192.0.2.2"), &g) {
+				sent = append(sent, at)
+			}
+		}
+		require.Equal(t, []int{0, 55, 120}, sent, scope)
+		require.EqualValues(t, 6, n.NpEcnMarkedRocePackets)
+		require.EqualValues(t, 3, n.NpCnpSent)
+	}
+}
+
+// What counts as one flow is a setting.
+func TestScopes(t *testing.T) {
+	a, b, c := "192.0.2.1", "192.0.2.2", "2001:db8::3"
+	for _, s := range []struct {
+		scope cnp.Scope
+		want  []bool
+	}{
+		{cnp.ScopeQP, []bool{true, true, false, true, true, false}},
+		{cnp.ScopeAddressPair, []bool{true, false, false, true, true, false}},
+		{cnp.ScopeDestination, []bool{true, false, false, false, true, false}},
+		{cnp.ScopePort, []bool{true, false, false, false, false, false}},
+	} {
+		n := newNP(t, s.scope, 50, 0)
+		gates := make([]cnp.Gate, 4)
+		var got []bool
+		for _, p := range []struct {
+			qp       int
+			src, dst string
+		}{{0, a, b}, {1, a, b}, {0, a, b}, {2, a, c}, {3, c, b}, {3, c, b}} {
+			got = append(got, n.HandlePacket(us(1), marked(p.src, p.dst), &gates[p.qp]))
+		}
+		require.Equal(t, s.want, got, s.scope)
+		require.Zero(t, n.Evictions)
+	}
+}
+
+func TestAsksForCNP(t *testing.T) {
+	asks := map[bth.Opcode]bool{
+		bth.RCSendOnly: true, bth.RCWriteFirst: true, bth.RCReadResponseMiddle: true, bth.UCWriteOnly: true,
+		bth.UDSendOnly: true, bth.XRC.Opcode(bth.SendOnly): true, bth.RCSendLastInv: true,
+		bth.RCAcknowledge: false, bth.CNP: false, bth.RCReadRequest: false, bth.RCFetchAdd: false,
+		bth.RCAtomicAcknowledge: false, bth.Opcode(0xc4): false,
+	}
+	for op, want := range asks {
+		for ecn := range uint8(8) {
+			a := cnp.Arrival{Opcode: op, ECN: ecn}
+			require.Equal(t, want && ecn&3 == 3, a.AsksForCNP(), "%v %d", op, ecn)
+			a.Multicast = true
+			require.False(t, a.AsksForCNP())
+		}
+	}
+	// Marked packets are counted even when they call for nothing.
+	n := newNP(t, cnp.ScopePort, 0, 0)
+	require.False(t, n.HandlePacket(us(0), &cnp.Arrival{Opcode: bth.RCAcknowledge, ECN: cnp.CE}, nil))
+	require.False(t, n.HandlePacket(us(0), &cnp.Arrival{Opcode: bth.RCSendOnly, ECN: cnp.ECT0}, nil))
+	require.True(t, n.HandlePacket(us(0), &cnp.Arrival{Opcode: bth.RCSendOnly, ECN: cnp.CE}, nil))
+	require.True(t, n.HandlePacket(us(0), &cnp.Arrival{Opcode: bth.RCSendOnly, ECN: cnp.CE}, nil), "gap 0")
+	require.EqualValues(t, 3, n.NpEcnMarkedRocePackets)
+	require.EqualValues(t, 2, n.NpCnpSent)
+}
+
+// Against one map without bounds: with room for all flows the table is the same;
+// without, it only ever sends more, and says that it lost a flow.
+func TestPropTable(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := cnp.Paper()
+		p.CnpScope = cnp.ScopeDestination
+		flows := rapid.SampledFrom([]int{1, 5, 64, 4096}).Draw(t, "flows")
+		n, err := cnp.NewNotificationPoint(p, flows)
+		require.NoError(t, err)
+		open := map[netip.Addr]time.Time{}
+		now := t0
+		rnd := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		for range 500 {
+			now = now.Add(time.Duration(rnd.IntN(4000)))
+			src := netip.AddrFrom4([4]byte{10, 0, 0, byte(rnd.IntN(16))})
+			got := n.HandlePacket(now, &cnp.Arrival{Src: src, Opcode: bth.RCSendOnly, ECN: cnp.CE}, nil)
+			want := !now.Before(open[src])
+			if want {
+				require.True(t, got)
+			}
+			if got != want {
+				require.NotZero(t, n.Evictions)
+			}
+			if got {
+				open[src] = now.Add(50 * time.Microsecond)
+			}
+		}
+		if flows == 4096 {
+			require.Zero(t, n.Evictions)
+		}
+	})
+}
+
+func TestNotificationErrors(t *testing.T) {
+	p := cnp.Paper()
+	_, err := cnp.NewNotificationPoint(p, -1)
+	require.ErrorIs(t, err, cnp.ErrParams)
+	_, err = cnp.NewNotificationPoint(p, 1<<24+1)
+	require.ErrorIs(t, err, cnp.ErrParams)
+	p.CnpScope = 9
+	_, err = cnp.NewNotificationPoint(p, 0)
+	require.ErrorIs(t, err, cnp.ErrParams)
+	n := newNP(t, cnp.ScopeAddressPair, 50, 1)
+	require.True(t, n.HandlePacket(us(5), &cnp.Arrival{Opcode: bth.RCSendOnly, ECN: cnp.CE}, nil), "no addresses")
+	require.False(t, n.HandlePacket(us(0), &cnp.Arrival{Opcode: bth.RCSendOnly, ECN: cnp.CE}, nil), "time backwards")
+}

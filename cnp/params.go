@@ -1,0 +1,264 @@
+package cnp
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// ErrParams is what every error about a parameter wraps.
+var ErrParams = errors.New("cnp: bad parameter")
+
+// Algorithm says which of the two reaction points that bear the name DCQCN a
+// set of parameters is for.
+type Algorithm uint8
+
+const (
+	// AlgorithmPaper is that of Zhu et al., "Congestion Control for Large-Scale
+	// RDMA Deployments", SIGCOMM 2015: a CNP cuts at once.
+	AlgorithmPaper Algorithm = iota
+	// AlgorithmNVIDIA is that of ConnectX adapters: a CNP sets flags that are
+	// looked at when periods end.
+	AlgorithmNVIDIA
+)
+
+// String returns "paper", "nvidia", or the number of another value.
+func (a Algorithm) String() string {
+	switch a {
+	case AlgorithmPaper:
+		return "paper"
+	case AlgorithmNVIDIA:
+		return "nvidia"
+	}
+	return strconv.Itoa(int(a))
+}
+
+// Scope says what a notification point takes for one flow when it holds CNPs
+// apart. Adapters differ.
+type Scope uint8
+
+// Scopes, finest first.
+const (
+	ScopeQP          Scope = iota // one gap per queue pair
+	ScopeAddressPair              // one per pair of addresses
+	ScopeDestination              // one per address that CNPs go to
+	ScopePort                     // one for the whole port
+)
+
+// String returns "qp", "address-pair", "destination", "port", or the number of
+// another value.
+func (s Scope) String() string {
+	switch s {
+	case ScopeQP:
+		return "qp"
+	case ScopeAddressPair:
+		return "address-pair"
+	case ScopeDestination:
+		return "destination"
+	case ScopePort:
+		return "port"
+	}
+	return strconv.Itoa(int(s))
+}
+
+// Params are the knobs of DCQCN at both ends. Those with a name of the mlxconfig
+// tool (and of the mlx5 driver's debugfs) bear it in Go case and have its unit:
+// microseconds, Mb/s (10^6 bits per second), 64 bytes, or 1/1024. Start from
+// [Paper] or [NVIDIA], change what you like, and see [Params.Validate] for the
+// ranges.
+//
+// Both algorithms read each field the same way unless its line says otherwise.
+type Params struct {
+	Algorithm Algorithm
+
+	// ClampTgtRate makes every cut pull the target rate down to the rate before
+	// the cut. NVIDIA only; the paper's algorithm always does.
+	ClampTgtRate bool
+	// ClampTgtRateAfterTimeInc does so for a cut that follows an increase by the
+	// timer. NVIDIA only.
+	ClampTgtRateAfterTimeInc bool
+	// RpgTimeReset is the period of the increase timer, in us: 1..2^31-1.
+	RpgTimeReset uint32
+	// RpgByteReset is how much is sent from one increase by the byte counter to
+	// the next, in units of 64 bytes. 0 switches the byte counter off.
+	RpgByteReset uint32
+	// RpgThreshold is F, the stage at which fast recovery ends: 0..31.
+	RpgThreshold uint32
+	// RpgAIRate and RpgHAIRate are what additive and hyper increase add to the
+	// target rate, in Mb/s: 0..10^7. The paper's algorithm multiplies the latter
+	// by the number of hyper stages so far, NVIDIA's does not.
+	RpgAIRate, RpgHAIRate uint32
+	// RpgMaxRate caps current and target rate once the first CNP has come, in
+	// Mb/s: 0 (port speed) or at least RpgMinRate.
+	RpgMaxRate uint32
+	// RpgMinRate is the floor of the rate, in Mb/s: at least 1.
+	RpgMinRate uint32
+	// RpgMinDecFac is how much of the rate the deepest cut leaves, in percent:
+	// 0..100. NVIDIA only; the paper's cut is by at most a half.
+	RpgMinDecFac uint32
+	// RpgGd scales the cut, rate x alpha / 2^RpgGd with alpha in 1/1024: 11 is
+	// alpha/2, 10 is alpha. NVIDIA only.
+	RpgGd uint32
+	// RateToSetOnFirstCnp is the rate that the first CNP of a flow sets unless
+	// the flow is slower already, in Mb/s: 0 (none) or at least RpgMinRate.
+	// NVIDIA only.
+	RateToSetOnFirstCnp uint32
+	// DceTcpG is the weight of the OLD alpha when alpha is updated, in 1/1024:
+	// 0..1023. The paper's g is (1024 - DceTcpG)/1024: 1020 is g = 1/256, 1019 is
+	// about 1/205. Reading it as the weight of the new sample is a common mistake.
+	DceTcpG uint32
+	// DceTcpRtt is the period of the alpha update, in us: 1..2^31-1. It is the
+	// paper's K, which counts from the last CNP; NVIDIA's runs freely.
+	DceTcpRtt uint32
+	// RateReduceMonitorPeriod is how far apart cuts are, in us: 1..2^31-1.
+	// NVIDIA only; in the paper the gap between CNPs does that.
+	RateReduceMonitorPeriod uint32
+	// InitialAlphaValue is alpha at the first CNP, in 1/1024: 0..1023, and 1024
+	// (which is 1) for the paper's algorithm.
+	InitialAlphaValue uint32
+	// FullFastRecovery gives fast recovery F averaging steps, as the paper's text
+	// has it, instead of the F - 1 of its pseudo-code. Paper only; it has no
+	// mlxconfig name.
+	FullFastRecovery bool
+
+	// MinTimeBetweenCnps is the least gap between two CNPs of a flow, in us:
+	// 0 (a CNP for every marked packet) or more.
+	MinTimeBetweenCnps uint32
+	// CnpScope is what that gap is kept for. It has no mlxconfig name.
+	CnpScope Scope
+	// CnpDscp is the DSCP of CNPs: 0..63.
+	CnpDscp uint8
+	// Cnp802pPrio is the VLAN priority of CNPs: 0..7.
+	Cnp802pPrio uint8
+}
+
+// Paper returns the values of the SIGCOMM 2015 paper: g 1/256, K and timer
+// 55 us, B 10 MB, F 5, R_AI 40 Mb/s, R_HAI 200 Mb/s, CNP gap 50 us, floor
+// 10 Mb/s. They were chosen on 40 Gb/s links.
+func Paper() Params {
+	return Params{
+		Algorithm:          AlgorithmPaper,
+		RpgTimeReset:       55,
+		RpgByteReset:       10_000_000 / byteUnit,
+		RpgThreshold:       5,
+		RpgAIRate:          40,
+		RpgHAIRate:         200,
+		RpgMinRate:         10,
+		RpgMinDecFac:       50,
+		RpgGd:              11,
+		DceTcpG:            1020,
+		DceTcpRtt:          55,
+		InitialAlphaValue:  1024,
+		MinTimeBetweenCnps: 50,
+		CnpDscp:            48,
+		Cnp802pPrio:        6,
+
+		ClampTgtRate:            true,
+		RateReduceMonitorPeriod: 50,
+	}
+}
+
+// NVIDIA returns the defaults of ConnectX adapters.
+func NVIDIA() Params {
+	return Params{
+		Algorithm:                AlgorithmNVIDIA,
+		ClampTgtRateAfterTimeInc: true,
+		RpgTimeReset:             300,
+		RpgByteReset:             32767,
+		RpgThreshold:             1,
+		RpgAIRate:                5,
+		RpgHAIRate:               50,
+		RpgMinRate:               1,
+		RpgMinDecFac:             50,
+		RpgGd:                    11,
+		DceTcpG:                  1019,
+		DceTcpRtt:                1,
+		RateReduceMonitorPeriod:  4,
+		InitialAlphaValue:        1023,
+		MinTimeBetweenCnps:       4,
+		CnpDscp:                  48,
+		Cnp802pPrio:              6,
+	}
+}
+
+const (
+	byteUnit  = 64        // bytes per unit of RpgByteReset
+	megabit   = 1_000_000 // bits per second per Mb/s
+	alphaOne  = 1024      // 1 in the unit of InitialAlphaValue and DceTcpG
+	maxPeriod = 1<<31 - 1 // us
+	maxRate   = 10_000_000
+)
+
+// Validate returns an error that wraps ErrParams and names the first field
+// that is out of range, with its value and the range.
+func (p *Params) Validate() error {
+	maxAlpha := uint32(alphaOne - 1)
+	switch p.Algorithm {
+	case AlgorithmPaper:
+		maxAlpha = alphaOne
+	case AlgorithmNVIDIA:
+	default:
+		return badParam("Algorithm", uint32(p.Algorithm), uint32(AlgorithmPaper), uint32(AlgorithmNVIDIA))
+	}
+	for _, f := range []struct {
+		name      string
+		v, lo, hi uint32
+	}{
+		{"RpgTimeReset", p.RpgTimeReset, 1, maxPeriod},
+		{"RpgThreshold", p.RpgThreshold, 0, 31},
+		{"RpgAIRate", p.RpgAIRate, 0, maxRate},
+		{"RpgHAIRate", p.RpgHAIRate, 0, maxRate},
+		{"RpgMinRate", p.RpgMinRate, 1, maxRate},
+		{"RpgMaxRate", p.RpgMaxRate, 0, maxRate},
+		{"RpgMinDecFac", p.RpgMinDecFac, 0, 100},
+		{"RpgGd", p.RpgGd, 10, 11},
+		{"RateToSetOnFirstCnp", p.RateToSetOnFirstCnp, 0, maxRate},
+		{"DceTcpG", p.DceTcpG, 0, alphaOne - 1},
+		{"DceTcpRtt", p.DceTcpRtt, 1, maxPeriod},
+		{"RateReduceMonitorPeriod", p.RateReduceMonitorPeriod, 1, maxPeriod},
+		{"InitialAlphaValue", p.InitialAlphaValue, 0, maxAlpha},
+		{"MinTimeBetweenCnps", p.MinTimeBetweenCnps, 0, maxPeriod},
+		{"CnpScope", uint32(p.CnpScope), uint32(ScopeQP), uint32(ScopePort)},
+		{"CnpDscp", uint32(p.CnpDscp), 0, 63},
+		{"Cnp802pPrio", uint32(p.Cnp802pPrio), 0, 7},
+	} {
+		if f.v < f.lo || f.v > f.hi {
+			return badParam(f.name, f.v, f.lo, f.hi)
+		}
+	}
+	for _, f := range []struct {
+		name string
+		v    uint32
+	}{{"RpgMaxRate", p.RpgMaxRate}, {"RateToSetOnFirstCnp", p.RateToSetOnFirstCnp}} {
+		if f.v != 0 && f.v < p.RpgMinRate {
+			return fmt.Errorf("%w: %s is %d Mb/s, below RpgMinRate, %d Mb/s (0 switches it off)",
+				ErrParams, f.name, f.v, p.RpgMinRate)
+		}
+	}
+	return nil
+}
+
+func badParam(name string, v, lo, hi uint32) error {
+	return fmt.Errorf("%w: %s is %d, want %d..%d", ErrParams, name, v, lo, hi)
+}
+
+// micros turns a number of microseconds into nanoseconds.
+func micros(us uint32) int64 { return int64(us) * int64(time.Microsecond) }
+
+// clock turns times into nanoseconds since the first one it is shown. A time
+// before that one counts as it.
+type clock struct {
+	base  time.Time
+	begun bool
+}
+
+// endOfTime keeps a deadline, now plus a period, inside an int64.
+const endOfTime = 1 << 62
+
+func (c *clock) since(now time.Time) int64 {
+	if !c.begun {
+		c.base, c.begun = now, true
+	}
+	return min(max(int64(now.Sub(c.base)), 0), endOfTime)
+}
