@@ -1,0 +1,206 @@
+package qp
+
+import (
+	"errors"
+	"math/bits"
+	"time"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/reth"
+)
+
+// Errors of calls: the caller's fault, with nothing changed.
+var (
+	// ErrConfig means that a value of a Config is out of range.
+	ErrConfig = errors.New("qp: configuration value out of range")
+	// ErrRange means that an attribute or an address range is out of range.
+	ErrRange = errors.New("qp: value out of range")
+	// ErrQueueFull means that a work queue has no room.
+	ErrQueueFull = errors.New("qp: work queue full")
+	// ErrState means that the QP's state does not allow the call.
+	ErrState = errors.New("qp: not in this state")
+	// ErrOp means that this kind of QP has no such operation.
+	ErrOp = errors.New("qp: operation not available on this kind of QP")
+	// ErrLength means that a message is too long, or local memory too short for
+	// the result.
+	ErrLength = errors.New("qp: length out of range")
+	// ErrAlign means that an atomic's address is no multiple of 8.
+	ErrAlign = errors.New("qp: atomic address not a multiple of 8")
+	// ErrInline means more inline data than the QP takes.
+	ErrInline = errors.New("qp: too much inline data")
+	// ErrSRQ means a receive posted to a QP that takes its receives elsewhere.
+	ErrSRQ = errors.New("qp: receives of this QP are posted to its SRQ")
+)
+
+// MaxMessage is the longest message in bytes (rule RQ-01).
+const MaxMessage = reth.MaxDMALen
+
+// Config says what a queue pair is from its making to its end: ibv_qp_init_attr
+// and what a port gives it.
+type Config struct {
+	Type   Type
+	QPN    uint32 // 24 bits
+	PD     PD
+	Memory Memory // what the peer may reach; nil: nothing
+
+	MaxSendWR int // send queue entries, 0 .. 2^20
+	MaxRecvWR int // receive queue entries; with a SRQ: completions held, 0 .. 2^20
+	MaxInline int // bytes of inline data an entry holds, 0 .. 4096
+
+	// Most READs plus ATOMICs that attributes may allow, 0 .. 128: at once
+	// outstanding as the requester's max_rd_atomic, and remembered by the
+	// responder as max_dest_rd_atomic.
+	MaxRdAtomic     int
+	MaxDestRdAtomic int
+
+	SRQ     *SRQ      // receives come from here instead; RC
+	XRCSRQs SRQLookup // XRCRecv: finds the SRQ that XRCETH names
+
+	SignalAll bool // every send completes with a completion (sq_sig_all)
+
+	// AckEvery asks for an acknowledgement at least every so many packets, so
+	// that a long message shows progress. 0 means 64.
+	AckEvery int
+	// Window is the most PSNs outstanding, 1 .. 2^23-1. 0 means 8192. A READ
+	// that needs more starts when it is alone.
+	Window int
+	// NoCredits makes the responder advertise no end-to-end credits (code 31).
+	NoCredits bool
+	// NotMigrated clears the M bit of packets sent, as the Linux driver does.
+	NotMigrated bool
+	// LinuxRetryForever reads a retry_cnt of 7 as "for ever", as the Linux
+	// driver does. The rule is seven.
+	LinuxRetryForever bool
+}
+
+func (c *Config) check() error {
+	in := func(v, lo, hi int) bool { return v >= lo && v <= hi }
+	ok := c.QPN <= 0xffffff && c.Type <= XRCRecv &&
+		in(c.MaxSendWR, 0, 1<<20) && in(c.MaxRecvWR, 0, 1<<20) && in(c.MaxInline, 0, 4096) &&
+		in(c.MaxRdAtomic, 0, 128) && in(c.MaxDestRdAtomic, 0, 128) &&
+		in(c.AckEvery, 0, 1<<20) && in(c.Window, 0, psn.Half-1) &&
+		(c.SRQ == nil || c.Type == RC) && (c.XRCSRQs != nil) == (c.Type == XRCRecv)
+	if !ok {
+		return ErrConfig
+	}
+	return nil
+}
+
+// Attr holds the attributes that a QP gets as it is brought up, ibv_qp_attr.
+type Attr struct {
+	State State
+
+	PKey   uint16 // the partition key itself, not an index
+	QKey   uint32 // UD
+	Access Access // what the peer may do: RemoteWrite, RemoteRead, RemoteAtomic, Flush...
+
+	PathMTU int // payload bytes: 256, 512, 1024, 2048 or 4096
+	DestQPN uint32
+	AH      AddressHandle
+
+	RQPSN           psn.PSN // first PSN expected
+	MaxDestRdAtomic int     // READs and ATOMICs the peer may have outstanding here
+	MinRNRTimer     aeth.RNRTimer
+
+	SQPSN       psn.PSN // first PSN sent
+	Timeout     uint8   // 4.096 us x 2^Timeout, 0..31; 0 means no timeout
+	RetryCnt    uint8   // 0..7
+	RNRRetry    uint8   // 0..7; 7 means for ever
+	MaxRdAtomic int     // READs and ATOMICs outstanding at the peer
+}
+
+// ackTimeout returns the time after which the acknowledgement timer fires, in
+// nanoseconds, 0 for never.
+func ackTimeout(code uint8) int64 {
+	if code == 0 {
+		return 0
+	}
+	return 4096 << code
+}
+
+// validMTU reports whether m is a path MTU.
+func validMTU(m int) bool {
+	return m >= 256 && m <= 4096 && bits.OnesCount(uint(m)) == 1
+}
+
+// Outgoing is a packet to send, in the caller's variable. Its payload aliases
+// the memory it comes from, or the Outgoing itself: encode or copy it before the
+// next call to the machine.
+type Outgoing struct {
+	Packet bth.Packet
+	// AH is where a datagram goes; nil for the peer of a connected QP.
+	AH *AddressHandle
+	// Retransmission is set on a request packet that was sent before.
+	Retransmission bool
+
+	gather [4096]byte // payload that several slices hold
+}
+
+// clock turns times into nanoseconds since the first one that it was shown. Time
+// that goes backwards stands still.
+type clock struct {
+	base time.Time
+	last int64
+}
+
+func (c *clock) at(now time.Time) int64 {
+	if c.base.IsZero() {
+		c.base = now
+		// 0 stands for "no deadline".
+		c.last = 1
+		return 1
+	}
+	if t := int64(now.Sub(c.base)) + 1; t > c.last {
+		c.last = t
+	}
+	return c.last
+}
+
+func (c *clock) deadline(t int64) (time.Time, bool) {
+	if t == 0 {
+		return time.Time{}, false
+	}
+	return c.base.Add(time.Duration(t - 1)), true
+}
+
+// earlier returns the earlier of two deadlines, of which 0 is none.
+func earlier(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// ringSize returns the power of two that holds n entries.
+func ringSize(n int) int {
+	if n <= 1 {
+		return n
+	}
+	return 1 << bits.Len(uint(n-1))
+}
+
+// firstCount returns the unwrapped count of the PSN that a QP begins with. It is
+// one turn above zero, so that counts behind it do not wrap.
+func firstCount(p psn.PSN) uint64 { return 1<<psn.Bits | uint64(p&psn.Mask) }
+
+// packets returns how many packets a message of n bytes takes (rule RQ-01).
+func packets(n uint64, mtu uint32) uint32 {
+	if n == 0 {
+		return 1
+	}
+	return uint32((n + uint64(mtu) - 1) / uint64(mtu))
+}
+
+func service(t Type) bth.Service {
+	switch t {
+	case UC:
+		return bth.UC
+	case UD:
+		return bth.UD
+	case XRCSend, XRCRecv:
+		return bth.XRC
+	}
+	return bth.RC
+}

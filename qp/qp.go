@@ -1,0 +1,301 @@
+// Package qp holds the state machines of queue pairs: requester and responder of
+// the reliable connected service, unreliable connections and datagrams, XRC, the
+// QP states, memory regions, completions and counters.
+//
+// The machines are pure: no I/O, no goroutine, no lock, no clock, no randomness.
+// Time comes in as an argument and goes out as a deadline. All memory is taken
+// when a machine is made. Same calls, same results.
+//
+// **After each call to a Post, Handle, Modify or Tick method, call NextPacket
+// until it reports false, take completions and events, and arm one timer for
+// Deadline.** Whoever paces packets holds back by not calling NextPacket: packets
+// are made when asked for, and nothing queues up.
+//
+// The rules that the machines follow are named in comments (RQ-05, RS-03, ...);
+// they come from the InfiniBand Architecture, Volume 1, chapter 9.
+package qp
+
+import (
+	"time"
+
+	"github.com/roce-go/roce/bth"
+)
+
+// Event is something that happens to a QP, enum ibv_event_type.
+type Event uint8
+
+// Events.
+const (
+	EventCommEst        Event = iota // a packet arrived in RTR
+	EventSQDrained                   // SQD: what was under way is complete
+	EventLastWQEReached              // Error, with a SRQ: no more receives are taken
+	EventFatal                       // the QP went to Error by itself
+)
+
+var eventNames = [...]string{"COMM_EST", "SQ_DRAINED", "QP_LAST_WQE_REACHED", "QP_FATAL"}
+
+// String returns the name of e.
+func (e Event) String() string { return name(eventNames[:], int(e)) }
+
+// QP is a queue pair: a requester, a responder, and the state that joins them.
+//
+// A QP is not safe for concurrent use.
+type QP struct {
+	req      Requester
+	resp     Responder
+	counters Counters
+	attr     Attr
+	events   uint8 // set of Event
+	drained  bool  // SQD: the event was raised
+}
+
+// New returns a queue pair in Reset. The errors are ErrConfig alone.
+func New(cfg Config) (*QP, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	q := new(QP)
+	q.req.init(&cfg, &q.counters)
+	q.resp.init(&cfg, &q.counters)
+	return q, nil
+}
+
+// Num returns the QP's number.
+func (q *QP) Num() uint32 { return q.req.qpn }
+
+// Type returns the kind of the QP.
+func (q *QP) Type() Type { return q.req.typ }
+
+// State returns the QP's state.
+func (q *QP) State() State { return q.attr.State }
+
+// Attr returns the attributes as they were set, and the state (ibv_query_qp). The
+// caller must not change it.
+func (q *QP) Attr() *Attr { return &q.attr }
+
+// Counters returns what was counted since the QP was made.
+func (q *QP) Counters() *Counters { return &q.counters }
+
+// Outstanding returns the number of sends that are not complete.
+func (q *QP) Outstanding() int { return q.req.Outstanding() }
+
+// Modify sets the attributes of a that mask names, and with AttrState takes the
+// QP to another state (ibv_modify_qp). It fails with a *TransitionError or an
+// *AttrError, and has changed nothing then.
+func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
+	from, to := q.attr.State, q.attr.State
+	if mask&AttrState != 0 {
+		to = a.State
+	}
+	r, ok := rule(q.req.typ, from, to)
+	if !ok || to > Error {
+		return &TransitionError{from, to}
+	}
+	m := mask &^ AttrState
+	e := AttrError{From: from, To: to, Missing: r.need &^ m, Extra: m &^ (r.need | r.may), Range: a.outOfRange(m, int(q.req.rdCap), len(q.resp.res))}
+	if e.Missing|e.Extra|e.Range != 0 {
+		return &e
+	}
+	q.req.clock.at(now)
+	q.attr.set(a, m)
+	q.attr.State = to
+	switch {
+	case to == Reset:
+		q.reset()
+	case to == Error:
+		q.fail(false)
+	case to == RTR && from == Init:
+		if q.attr.PathMTU == 0 {
+			q.attr.PathMTU = 4096 // UD, where it is the port's and may be left out
+		}
+		q.resp.setAttr(&q.attr)
+		q.resp.epsn = firstCount(q.attr.RQPSN)
+		q.resp.mode = running
+	case to == RTS && from == RTR:
+		q.req.setAttr(&q.attr)
+		q.req.una = firstCount(q.attr.SQPSN)
+		q.req.next, q.req.sent, q.req.asked = q.req.una, q.req.una, q.req.una
+		q.req.mode = running
+		q.resp.setAttr(&q.attr)
+	case to == SQD && from == RTS:
+		q.req.mode, q.drained = draining, false
+	case to == RTS:
+		q.req.mode = running
+		q.resp.setAttr(&q.attr)
+	case from == SQD && m&(AttrTimeout|AttrRetryCnt|AttrRNRRetry|AttrMaxRdAtomic|AttrPKey|AttrQKey) != 0:
+		q.req.setAttr(&q.attr)
+		q.resp.setAttr(&q.attr)
+	case from != Init && from != Reset:
+		q.resp.setAttr(&q.attr)
+		q.req.qkey = q.attr.QKey
+	}
+	q.after()
+	return nil
+}
+
+func (q *QP) reset() {
+	q.req.reset()
+	q.resp.reset()
+	q.attr = Attr{}
+	q.events, q.drained = 0, false
+}
+
+// fail goes to Error. A responder that has refused something still says so.
+func (q *QP) fail(itself bool) {
+	q.attr.State = Error
+	q.req.flush()
+	if q.resp.mode != broken {
+		q.resp.silence()
+	}
+	if itself {
+		q.raise(EventFatal)
+	}
+	if q.resp.srq != nil || q.resp.xrc != nil {
+		q.raise(EventLastWQEReached)
+	}
+}
+
+// silence goes to Error without a word to the peer.
+func (r *Responder) silence() {
+	for i := range r.res {
+		r.res[i].at = r.res[i].end
+	}
+	r.pending, r.hasAck, r.hasNak = 0, false, false
+	r.mode = broken
+}
+
+func (q *QP) raise(e Event) { q.events |= 1 << e }
+
+// after draws the conclusions of a call: Error of one side is Error of the QP,
+// and the events.
+func (q *QP) after() {
+	if q.attr.State != Error && q.attr.State != Reset && (q.req.mode == broken || q.resp.mode == broken) {
+		q.fail(true)
+	}
+	if q.attr.State == RTR && q.resp.established {
+		q.resp.established = false
+		q.raise(EventCommEst)
+	}
+	if q.attr.State == SQD && !q.drained && q.req.done == q.req.started {
+		q.drained = true
+		q.raise(EventSQDrained)
+	}
+}
+
+// NextEvent takes an event. It reports false when there is none. An event that
+// is not taken before it happens again is reported once.
+func (q *QP) NextEvent(e *Event) bool {
+	for i := range Event(len(eventNames)) {
+		if q.events>>i&1 != 0 {
+			q.events &^= 1 << i
+			*e = i
+			return true
+		}
+	}
+	return false
+}
+
+// PostSend adds a work request to the send queue: see [Requester.PostSend].
+func (q *QP) PostSend(now time.Time, wr *SendWR) error {
+	q.req.clock.at(now)
+	return q.req.postSend(wr)
+}
+
+// PostRecv adds a receive, from Init on. The errors are ErrState, ErrQueueFull,
+// ErrLength and ErrSRQ.
+func (q *QP) PostRecv(wr *RecvWR) error {
+	if q.attr.State == Reset {
+		return ErrState
+	}
+	return q.resp.PostRecv(wr)
+}
+
+// HandlePacket takes a packet of a connected QP. Nothing of p is kept.
+func (q *QP) HandlePacket(now time.Time, p *bth.Packet) Verdict {
+	t := q.req.clock.at(now)
+	q.counters.RxPackets++
+	if p.Opcode == bth.CNP {
+		if p.DestQP != q.req.qpn || q.attr.State < RTR {
+			q.counters.Invalid++
+			return Invalid
+		}
+		q.counters.CNPHandled++
+		return Notified
+	}
+	if q.attr.State < RTR || q.attr.State == Error {
+		q.counters.Inactive++ // rules RS-18, RS-19
+		return Inactive
+	}
+	if v := admit(p, q.req.typ, q.req.qpn, q.attr.PKey); v != Accepted {
+		q.counters.Invalid++
+		return v
+	}
+	var v Verdict
+	if p.Opcode.Class() == bth.Response && q.req.typ != XRCRecv {
+		v = q.req.handle(t, p)
+	} else if q.req.typ == XRCSend || q.req.typ == UD {
+		q.counters.WrongSide++
+		v = WrongSide
+	} else {
+		v = q.resp.handle(p)
+	}
+	q.after()
+	return v
+}
+
+// HandleDatagram takes a packet of a UD QP: see [Responder.HandleDatagram].
+func (q *QP) HandleDatagram(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verdict {
+	if q.req.typ != UD {
+		q.counters.Invalid++
+		return Invalid
+	}
+	q.req.clock.at(now)
+	v := q.resp.HandleDatagram(p, grh)
+	q.after()
+	return v
+}
+
+// FailSend ends the oldest send that is not complete with s, for a reason that
+// only the port knows, such as a peer without an address. UC and UD QPs go to
+// SQE, others to Error; what else is queued completes flushed. It does nothing
+// where no send is under way.
+func (q *QP) FailSend(s Status) {
+	if q.req.mode != running && q.req.mode != draining || q.req.done == q.req.tail {
+		return
+	}
+	q.req.fail(q.req.at(q.req.done), s)
+	if q.req.typ == UC || q.req.typ == UD {
+		q.req.mode = stopped
+		q.attr.State = SQE
+	}
+	q.after()
+}
+
+// Tick lets time pass. After it, Deadline is later than now.
+func (q *QP) Tick(now time.Time) {
+	t := q.req.clock.at(now)
+	q.req.tick(t)
+	q.after()
+}
+
+// NextPacket makes the next packet to send, answers first, or reports false when
+// there is none now.
+func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
+	if q.resp.NextPacket(out) {
+		if q.resp.mode == broken {
+			q.after()
+		}
+		return true
+	}
+	t := q.req.clock.at(now)
+	return q.req.nextPacket(t, out)
+}
+
+// NextCompletion takes a completion, of sends first. Those of the send queue come
+// in the order of their posts, and so do those of the receive queue.
+func (q *QP) NextCompletion(c *Completion) bool {
+	return q.req.NextCompletion(c) || q.resp.NextCompletion(c)
+}
+
+// Deadline returns when Tick is due, or false when nothing is.
+func (q *QP) Deadline() (time.Time, bool) { return q.req.Deadline() }

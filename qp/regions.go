@@ -1,0 +1,239 @@
+package qp
+
+import "errors"
+
+var (
+	// ErrNoKeys means that a table of regions has no free slot.
+	ErrNoKeys = errors.New("qp: no free memory key")
+	// ErrNoRegion means that a key names nothing.
+	ErrNoRegion = errors.New("qp: no region or window with this key")
+	// ErrBind means that a window cannot be bound there: the region is gone or
+	// not for windows, its rights are less, or the range is outside.
+	ErrBind = errors.New("qp: window cannot be bound to this range")
+)
+
+// Region describes a registered piece of memory.
+type Region struct {
+	PD     PD
+	Data   []byte
+	Addr   uint64 // virtual address of Data[0] for the peer; ignored with ZeroBased
+	Access Access
+}
+
+type regionSlot struct {
+	data   []byte
+	addr   uint64
+	parent uint32 // windows: the key of the region
+	qpn    uint32
+	pd     PD
+	next   int32 // free list
+	key    uint8 // changes with each use of the slot
+	access Access
+	kind   slotKind
+}
+
+type slotKind uint8
+
+const (
+	slotFree slotKind = iota
+	slotRegion
+	slotWindowFree // allocated, not bound
+	slotWindow
+)
+
+// Regions is a table of memory regions and type 2 windows. Looking a key up
+// takes constant time. It is a [Memory].
+//
+// A key is a slot number, 24 bits, and in the low byte a part that changes each
+// time the slot is used. Slots are used again in the order in which they were
+// freed, so that a key repeats after 256 times as many registrations as there are
+// free slots.
+//
+// A Regions is not safe for concurrent use.
+type Regions struct {
+	slots []regionSlot
+	first int32 // of the free list, -1 when empty
+	last  int32
+	used  int
+}
+
+// NewRegions returns a table for at most n regions and windows, 1 .. 2^24-1.
+func NewRegions(n int) (*Regions, error) {
+	if n < 1 || n >= 1<<24 {
+		return nil, ErrConfig
+	}
+	t := &Regions{slots: make([]regionSlot, n)}
+	for i := range t.slots {
+		t.slots[i].next = int32(i) + 1
+	}
+	t.slots[n-1].next = -1
+	t.last = int32(n) - 1
+	return t, nil
+}
+
+// Len returns the number of regions and windows.
+func (t *Regions) Len() int { return t.used }
+
+func (t *Regions) alloc() (*regionSlot, uint32, error) {
+	i := t.first
+	if i < 0 {
+		return nil, 0, ErrNoKeys
+	}
+	s := &t.slots[i]
+	t.first = s.next
+	if t.first < 0 {
+		t.last = -1
+	}
+	s.key++
+	t.used++
+	// Slot numbers count from 1, so that no key is below 256.
+	return s, uint32(i+1)<<8 | uint32(s.key), nil
+}
+
+func (t *Regions) free(s *regionSlot, rkey uint32) {
+	i := int32(rkey>>8) - 1
+	*s = regionSlot{key: s.key, next: -1}
+	if t.last < 0 {
+		t.first = i
+	} else {
+		t.slots[t.last].next = i
+	}
+	t.last = i
+	t.used--
+}
+
+func (t *Regions) lookup(rkey uint32) *regionSlot {
+	i := rkey>>8 - 1 // of 0 it is far beyond any slot
+	if int64(i) >= int64(len(t.slots)) {
+		return nil
+	}
+	s := &t.slots[i]
+	if s.kind == slotFree || s.key != uint8(rkey) {
+		return nil
+	}
+	return s
+}
+
+// Register adds a region and returns its key, which is local and remote key at
+// once. The table keeps r.Data.
+func (t *Regions) Register(r Region) (rkey uint32, err error) {
+	if r.Addr+uint64(len(r.Data)) < r.Addr && r.Access&ZeroBased == 0 {
+		return 0, ErrRange
+	}
+	s, rkey, err := t.alloc()
+	if err != nil {
+		return 0, err
+	}
+	s.kind, s.data, s.addr, s.pd, s.access = slotRegion, r.Data, r.Addr, r.PD, r.Access
+	if r.Access&ZeroBased != 0 {
+		s.addr = 0
+	}
+	return rkey, nil
+}
+
+// Deregister removes a region or a window. A region goes with its windows still
+// bound: they die with it.
+func (t *Regions) Deregister(rkey uint32) error {
+	s := t.lookup(rkey)
+	if s == nil {
+		return ErrNoRegion
+	}
+	t.free(s, rkey)
+	return nil
+}
+
+// AllocWindow adds a type 2 window that is not yet bound and returns its key.
+func (t *Regions) AllocWindow(pd PD) (rkey uint32, err error) {
+	s, rkey, err := t.alloc()
+	if err != nil {
+		return 0, err
+	}
+	s.kind, s.pd = slotWindowFree, pd
+	return rkey, nil
+}
+
+// Bind binds the window rkey to n bytes at va of the region mr for the QP qpn
+// (type 2B: no other QP can use it), and returns the window's new key: the old
+// one is dead. A window that is bound must be invalidated first.
+func (t *Regions) Bind(rkey, mr uint32, va uint64, n uint32, access Access, qpn uint32) (newKey uint32, err error) {
+	w, r := t.lookup(rkey), t.lookup(mr)
+	if w == nil || r == nil {
+		return 0, ErrNoRegion
+	}
+	if w.kind != slotWindowFree || r.kind != slotRegion || w.pd != r.pd ||
+		r.access&MWBind == 0 || access&^(r.access|ZeroBased) != 0 {
+		return 0, ErrBind
+	}
+	off, ok := r.offset(va, uint64(n))
+	if !ok {
+		return 0, ErrBind
+	}
+	w.kind, w.parent, w.qpn, w.access = slotWindow, mr, qpn, access
+	w.data, w.addr = r.data[off:off+uint64(n):off+uint64(n)], va
+	if access&ZeroBased != 0 {
+		w.addr = 0
+	}
+	w.key++
+	return rkey&^0xff | uint32(w.key), nil
+}
+
+// offset returns where va lies in s, when all n bytes there do. No sum here can
+// overflow.
+func (s *regionSlot) offset(va, n uint64) (uint64, bool) {
+	if va < s.addr {
+		return 0, false
+	}
+	off := va - s.addr
+	if l := uint64(len(s.data)); n > l || off > l-n {
+		return 0, false
+	}
+	return off, true
+}
+
+// Remote implements [Memory].
+func (t *Regions) Remote(pd PD, qpn, rkey uint32, va uint64, n uint32, right Access) ([]byte, bool) {
+	s := t.lookup(rkey)
+	if s == nil || s.pd != pd || s.access&right != right {
+		return nil, false
+	}
+	switch s.kind {
+	case slotRegion:
+	case slotWindow:
+		if s.qpn != qpn || t.lookup(s.parent) == nil {
+			return nil, false
+		}
+	default:
+		return nil, false
+	}
+	if n == 0 {
+		return nil, true
+	}
+	off, ok := s.offset(va, uint64(n))
+	if !ok {
+		return nil, false
+	}
+	end := off + uint64(n)
+	return s.data[off:end:end], true
+}
+
+// Invalidate implements [Memory]: a peer may invalidate a window that is bound
+// to this QP, and nothing else. The window stays allocated, to be bound again.
+func (t *Regions) Invalidate(pd PD, qpn, rkey uint32) bool {
+	s := t.lookup(rkey)
+	if s == nil || s.kind != slotWindow || s.pd != pd || s.qpn != qpn {
+		return false
+	}
+	key, next := s.key, s.next
+	*s = regionSlot{kind: slotWindowFree, pd: pd, key: key, next: next}
+	return true
+}
+
+// InvalidateLocal is Invalidate by the owner: the window rkey, whatever its QP.
+func (t *Regions) InvalidateLocal(rkey uint32) error {
+	s := t.lookup(rkey)
+	if s == nil || s.kind != slotWindow {
+		return ErrNoRegion
+	}
+	t.Invalidate(s.pd, s.qpn, rkey)
+	return nil
+}

@@ -1,0 +1,171 @@
+package qp
+
+import "strconv"
+
+// Type is the kind of a queue pair, as enum ibv_qp_type has it.
+type Type uint8
+
+// Kinds of queue pair.
+const (
+	RC      Type = iota // reliable connection
+	UC                  // unreliable connection
+	UD                  // unreliable datagram
+	XRCSend             // XRC initiator: sends requests to the SRQs of a target
+	XRCRecv             // XRC target: its requests take receives from XRC SRQs
+)
+
+var typeNames = [...]string{"RC", "UC", "UD", "XRC_SEND", "XRC_RECV"}
+
+// String returns the name of t.
+func (t Type) String() string { return name(typeNames[:], int(t)) }
+
+func name(names []string, i int) string {
+	if i < len(names) {
+		return names[i]
+	}
+	return strconv.Itoa(i)
+}
+
+// Op is the operation of a work request.
+type Op uint8
+
+// Operations. The numbers have no meaning on the wire.
+const (
+	OpSend Op = iota
+	OpSendImm
+	OpSendInv
+	OpWrite
+	OpWriteImm
+	OpRead
+	OpCmpSwap
+	OpFetchAdd
+	OpAtomicWrite
+	OpFlush
+	OpRecv      // in completions: a SEND was received
+	OpRecvWrite // in completions: a RDMA WRITE with immediate was received
+)
+
+var opNames = [...]string{"SEND", "SEND_WITH_IMM", "SEND_WITH_INV", "RDMA_WRITE", "RDMA_WRITE_WITH_IMM",
+	"RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "ATOMIC_WRITE", "FLUSH",
+	"RECV", "RECV_RDMA_WITH_IMM"}
+
+// String returns the name of o in the manner of ibv_wr_opcode and ibv_wc_opcode.
+func (o Op) String() string { return name(opNames[:], int(o)) }
+
+// answered reports whether o has an answer of its own, which an acknowledgement
+// does not stand for: READ, ATOMIC, and ATOMIC WRITE and FLUSH, whose answer is
+// an empty READ response. These are what max_rd_atomic limits.
+func (o Op) answered() bool { return o >= OpRead && o <= OpFlush }
+
+// takesReceive reports whether o uses up a receive at the peer.
+func (o Op) takesReceive() bool { return o <= OpSendInv || o == OpWriteImm }
+
+// Flags modify a work request.
+type Flags uint8
+
+// Work request flags, as enum ibv_send_flags.
+const (
+	Signaled  Flags = 1 << iota // complete with a completion also on success
+	Fence                       // wait until all earlier READs and ATOMICs are complete
+	Solicited                   // ask for an event at the receiver
+	Inline                      // copy the data when posted
+)
+
+// SendWR is a work request for the send queue.
+type SendWR struct {
+	ID    uint64 // the caller's, returned in the completion
+	Op    Op
+	Flags Flags
+
+	// Local is the data to send, read when each packet is made; or where the
+	// result of a READ or ATOMIC goes (8 bytes, little-endian, for an ATOMIC).
+	// It must stay unchanged, or untouched, until the request completes.
+	// Where Gather is not nil, it stands for Local: its slices one after the
+	// other.
+	Local  []byte
+	Gather [][]byte
+
+	RemoteAddr uint64 // WRITE, READ, ATOMIC, FLUSH: virtual address at the peer, bytes
+	RKey       uint32 // WRITE, READ, ATOMIC, FLUSH; the key to invalidate for OpSendInv
+	Imm        uint32 // OpSendImm, OpWriteImm: as the wire's four bytes read big-endian
+	Length     uint32 // FLUSH: bytes to flush
+
+	CompareAdd uint64 // OpCmpSwap: compared with; OpFetchAdd: added
+	Swap       uint64 // OpCmpSwap: stored when equal
+
+	FlushRegion      bool // FLUSH: the whole region, not the range
+	FlushPersistence bool // FLUSH: to persistence; else to global visibility
+
+	// UD: where to.
+	AH         *AddressHandle
+	RemoteQPN  uint32
+	RemoteQKey uint32
+	// XRC: the SRQ at the target.
+	SRQ uint32
+}
+
+// RecvWR is a work request for a receive queue: memory for one message.
+type RecvWR struct {
+	ID      uint64 // the caller's, returned in the completion
+	Local   []byte
+	Scatter [][]byte // where not nil, stands for Local: its slices one after the other
+}
+
+// Status is how a work request ended, as enum ibv_wc_status has it.
+type Status uint8
+
+// Statuses.
+const (
+	Success Status = iota
+	LocalLengthErr
+	LocalQPOpErr
+	LocalProtErr
+	WRFlushErr
+	BadRespErr
+	RemoteInvalidReqErr
+	RemoteAccessErr
+	RemoteOpErr
+	RetryExcErr
+	RNRRetryExcErr
+)
+
+var statusNames = [...]string{"success", "local length error", "local QP operation error",
+	"local protection error", "work request flushed error", "bad response error",
+	"remote invalid request error", "remote access error", "remote operation error",
+	"transport retry counter exceeded", "RNR retry counter exceeded"}
+
+// String returns the name of s in the words of ibv_wc_status_str.
+func (s Status) String() string { return name(statusNames[:], int(s)) }
+
+// Completion says how a work request ended. On an error only ID, Status, Op and
+// QPN mean anything.
+type Completion struct {
+	ID     uint64
+	Status Status
+	Op     Op
+
+	QPN     uint32 // the local QP
+	SrcQP   uint32 // UD receives: the sender's QP
+	SRQ     uint32 // XRC receives: the SRQ that the receive came from
+	ByteLen uint32 // bytes of the message; receives, READs and ATOMICs
+
+	Imm       uint32 // valid where HasImm
+	InvRKey   uint32 // valid where HasInv: the key that the peer invalidated
+	HasImm    bool
+	HasInv    bool
+	Solicited bool // a receive whose sender asked for an event
+	GRH       bool // UD receives: the first 40 bytes of the buffer are the GRH area
+}
+
+// AddressHandle says how a packet finds its peer: what ibv_ah_attr has.
+// Packages above give it meaning; this one carries it.
+type AddressHandle struct {
+	GID          [16]byte // destination; IPv4 as ::ffff:a.b.c.d
+	SGIDIndex    uint8    // row of the local GID table
+	TrafficClass uint8    // DSCP 6 bits, ECN 2
+	HopLimit     uint8    // 0 means 64
+	FlowLabel    uint32   // 20 bits; 0 makes the source port from the QP numbers
+	MAC          [6]byte  // destination Ethernet address; zero asks to resolve it
+	VLAN         uint16   // tag control information; valid where HasVLAN
+	HasVLAN      bool
+}
