@@ -29,3 +29,14 @@ var CopyUpdate = copyUpdate
 
 // Update is the running register.
 var Update = update
+
+// EachKernelAny is EachKernel without subtests; f is told the name.
+func EachKernelAny(f func(kernel string)) {
+	for _, k := range kernels() {
+		func() {
+			before := use(k)
+			defer use(before)
+			f(kernelNames[k])
+		}()
+	}
+}

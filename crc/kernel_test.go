@@ -77,6 +77,9 @@ func TestSum(t *testing.T) {
 					if step > 1 && a >= step {
 						lens = 3
 					}
+					if raceEnabled && step == 63 {
+						lens = 37 // every table look-up is watched
+					}
 					for n := a % lens; n <= maxLen; n += lens {
 						if got := crc.Sum(buf[:n]); got != want[n] {
 							t.Fatalf("%s, %s, %d bytes at alignment %d: %08x, want %08x", f.name, name, n, a, got, want[n])
@@ -114,7 +117,7 @@ func TestUpdate(t *testing.T) {
 				want[n], x = x, refByte(x, b)
 			}
 			for n := 0; n < maxLen-64; n++ {
-				if n > 600 && (n+i)%5 != 0 {
+				if n > 600 && (n+i)%5 != 0 || raceEnabled && n > 3000 {
 					continue
 				}
 				src := p[a:][:n]

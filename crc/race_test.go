@@ -1,0 +1,5 @@
+//go:build race
+
+package crc_test
+
+const raceEnabled = true
