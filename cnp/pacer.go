@@ -11,8 +11,8 @@ const MaxPacerBytes = 1 << 30
 
 // Pacer turns a rate into the time of the next packet. Each packet pushes that
 // time on by its own length at the rate of the moment, counted in 2^-32
-// nanoseconds, so that no error adds up: a million packets sent when told are
-// off by a quarter of a picosecond at most. A change of rate applies to what is
+// nanoseconds and rounded up, so that no error to speak of adds up: a million
+// packets sent when told are late by a quarter of a picosecond at most. A change of rate applies to what is
 // left of the wait as well.
 //
 // The zero value is ready and, at rate 0, never waits. It takes 48 bytes.
@@ -63,7 +63,10 @@ func (p *Pacer) SetRate(now time.Time, rate uint64) {
 	lo, carry := bits.Add64(lo, rem<<32, 0)
 	hi += rem>>32 + carry
 	more, rem := hi/rate, hi%rate // whole 2^64 of 2^-32 ns: 2^32 ns each
-	frac, _ := bits.Div64(rem, lo, rate)
+	frac, rem := bits.Div64(rem, lo, rate)
+	if rem != 0 && frac != math.MaxUint64 {
+		frac++
+	}
 	if ns > math.MaxInt64/2 || more > math.MaxInt32/4 {
 		p.next, p.frac = now.Add(math.MaxInt64), 0
 		return
@@ -85,7 +88,10 @@ func (p *Pacer) HandleSent(now time.Time, bytes int) {
 	}
 	x := uint64(min(max(bytes, 0), MaxPacerBytes)) * 8 * uint64(time.Second) // at most 2^63
 	ns, rem := x/p.rate, x%p.rate
-	frac, _ := bits.Div64(rem>>32, rem<<32, p.rate)
+	frac, rem := bits.Div64(rem>>32, rem<<32, p.rate)
+	if rem != 0 {
+		frac++
+	}
 	frac += uint64(p.frac)
 	p.next = p.next.Add(time.Duration(ns + frac>>32))
 	p.frac = uint32(frac)
