@@ -30,6 +30,14 @@ var shortNames = func() (names [256]string) {
 	return names
 }()
 
+// syndromes are the texts of all of them, made once.
+var syndromes = func() (texts [256]string) {
+	for i := range texts {
+		texts[i] = aeth.Syndrome(i).String()
+	}
+	return texts
+}()
+
 const (
 	frameWidth = 6
 	timeWidth  = len("15:04:05.000000000")
@@ -86,8 +94,8 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	case frame.ICRCGood:
 		b = append(b, "good"...)
 	case frame.ICRCBad:
-		b = append(t.paint(b, term.Red), "bad "...)
-		b = t.reset(b)
+		b = append(t.paint(b, term.Red), "bad"...)
+		b = append(t.reset(b), ' ')
 	default:
 		b = append(b, "?   "...)
 	}
@@ -146,7 +154,7 @@ func details(b []byte, f *frame.Frame) []byte {
 	}
 	if e&bth.HasAETH != 0 {
 		b = append(b, ' ')
-		b = append(b, p.AETH.Syndrome.String()...)
+		b = append(b, syndromes[p.AETH.Syndrome]...)
 		b = num(b, " msn ", uint64(p.AETH.MSN))
 	}
 	if e&bth.HasAtomicAckETH != 0 {

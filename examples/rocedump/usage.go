@@ -20,8 +20,8 @@ B BECN), payload bytes, state of the ICRC, then what the opcode has.
 
 A JSON line has: file, frame (from 1), time (where the capture has one), vlan,
 net (ipv4, ipv6, grh), src, dst, sport, dscp, ecn, ttl, bth {...}, the headers
-of its opcode by name, payload (bytes), icrc (wire order), icrc_state (good, bad,
-or unchecked where the capture kept less than the packet). Addresses, keys and
+of its opcode by name, payload (bytes), icrc (wire order), icrc_state (good, bad
+or, where the capture kept less than the packet, unchecked). Addresses, keys and
 64-bit data are "0x..." strings. A frame that says it is RoCE but cannot be
 decoded has file, frame, error.
 
