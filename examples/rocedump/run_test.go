@@ -185,7 +185,7 @@ func build(op bth.Opcode, net frame.Net, payload []byte) (*frame.Frame, []byte) 
 }
 
 // pcap puts frames into a file.
-func pcap(t *testing.T, link frame.Link, frames ...[]byte) []byte {
+func pcap(t testing.TB, link frame.Link, frames ...[]byte) []byte {
 	t.Helper()
 	var file bytes.Buffer
 	w, err := capture.NewWriter(&file, link)
