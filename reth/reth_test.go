@@ -1,0 +1,92 @@
+package reth_test
+
+import (
+	"encoding"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/reth"
+)
+
+var (
+	_ encoding.BinaryAppender    = (*reth.Header)(nil)
+	_ encoding.BinaryUnmarshaler = (*reth.Header)(nil)
+	_ encoding.BinaryAppender    = (*reth.AtomicETH)(nil)
+	_ encoding.BinaryUnmarshaler = (*reth.AtomicETH)(nil)
+	_ encoding.BinaryAppender    = (*reth.ImmDt)(nil)
+	_ encoding.BinaryUnmarshaler = (*reth.ImmDt)(nil)
+	_ encoding.BinaryAppender    = (*reth.IETH)(nil)
+	_ encoding.BinaryUnmarshaler = (*reth.IETH)(nil)
+	_ encoding.BinaryAppender    = (*reth.FETH)(nil)
+	_ encoding.BinaryUnmarshaler = (*reth.FETH)(nil)
+)
+
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	require.NoError(t, err)
+	return b
+}
+
+// golden holds bytes against the value they stand for, both ways.
+func golden[T any, P interface {
+	*T
+	Decode([]byte) error
+	AppendTo([]byte) []byte
+}](t *testing.T, bytes string, want T) {
+	t.Helper()
+	b := unhex(t, bytes)
+	var got T
+	require.NoError(t, P(&got).Decode(b))
+	require.Equal(t, want, got)
+	require.Equal(t, b, P(&want).AppendTo(nil))
+}
+
+func TestGolden(t *testing.T) {
+	// fuzz/captures/rc-write.pcap, frame 29
+	golden(t, "0000123456780000 000007c4 00000401", reth.Header{VA: 0x123456780000, RKey: 0x7c4, DMALen: 1025})
+	// rc-atomic.pcap, frames 11 (FetchAdd) and 19 (CmpSwap: swap first, then compare)
+	golden(t, "0000123456880000 00000291 1000000000000001 0000000000000000",
+		reth.AtomicETH{VA: 0x123456880000, RKey: 0x291, SwapAdd: 0x1000000000000001})
+	golden(t, "0000123456880000 00000291 a0b0c0d0e0f00004 410203040506070c",
+		reth.AtomicETH{VA: 0x123456880000, RKey: 0x291, SwapAdd: 0xa0b0c0d0e0f00004, Compare: 0x410203040506070c})
+	// rc-write.pcap, frame 33
+	golden(t, "11220001", reth.ImmDt{Imm: 0x11220001})
+	// rc-send-inv.pcap, frame 7
+	golden(t, "080001bc", reth.IETH{RKey: 0x080001bc})
+	// By the layout in InfiniBand Architecture Volume 1, Annex A19; no device was seen to send one.
+	golden(t, "00000001", reth.FETH{Placement: reth.GlobalVisibility})
+	golden(t, "00000013", reth.FETH{Sel: reth.MemoryRegion, Placement: reth.GlobalVisibility | reth.Persistence})
+	golden(t, "80000060", reth.FETH{Resv26: 0x2000001, Sel: 2})
+	golden(t, "ffffffff", reth.FETH{Resv26: 1<<26 - 1, Sel: 3, Placement: 15})
+}
+
+// TestFETHMasks holds that no field spills into its neighbour.
+func TestFETHMasks(t *testing.T) {
+	for _, c := range []struct {
+		h    reth.FETH
+		want string
+	}{
+		{reth.FETH{Placement: 0x10}, "00000000"},
+		{reth.FETH{Placement: 0xff}, "0000000f"},
+		{reth.FETH{Sel: 4}, "00000000"},
+		{reth.FETH{Sel: 0xff}, "00000030"},
+		{reth.FETH{Resv26: 1 << 26}, "00000000"},
+		{reth.FETH{Resv26: 0xffffffff}, "ffffffc0"},
+	} {
+		require.Equal(t, unhex(t, c.want), c.h.AppendTo(nil), "%+v", c.h)
+		require.ErrorIs(t, c.h.Validate(), reth.ErrRange, "%+v", c.h)
+	}
+}
+
+func TestNames(t *testing.T) {
+	require.Equal(t, "memory range", reth.MemoryRange.String())
+	require.Equal(t, "memory region", reth.MemoryRegion.String())
+	for i := range 256 {
+		require.NotEmpty(t, reth.Selectivity(i).String())
+	}
+	require.Equal(t, "2", reth.Selectivity(2).String())
+}
