@@ -74,17 +74,17 @@ func Append(buf []byte, start int) []byte {
 
 // AppendPayload finishes a packet: buf[start:] is everything before the payload
 // (network header, UDP, BTH, extended headers), to which it appends payload, pad
-// zero bytes (0..3, the low two bits count) and the ICRC. The payload is read
-// once, to copy and to sum it; it must not overlap the free capacity of buf.
+// zero bytes (0..3, the low two bits count) and the ICRC. The payload is read once
+// and a long one summed in passing; it must not overlap the free capacity of buf.
 // It allocates only if buf has no room.
 func AppendPayload(buf []byte, start int, payload []byte, pad int) []byte {
 	head := buf[start:]
 	n := len(buf) + len(payload)
 	pad &= 3
 	buf = slices.Grow(buf, len(payload)+pad+Size)[:n+pad+Size]
-	clear(buf[n : n+pad])
-	if len(head) < maxMasked && (len(head) < minForm || len(head) < reach(head)) {
-		// Masked bytes may lie behind the header, and even its form.
+	binary.LittleEndian.PutUint32(buf[n:], 0) // at least the pad
+	if len(payload) < minFused || len(head) < maxMasked && (len(head) < minForm || len(head) < reach(head)) {
+		// Short, or masked bytes may lie in what is called payload here.
 		copy(buf[n-len(payload):], payload)
 		binary.LittleEndian.PutUint32(buf[n+pad:], sum(buf[start:n+pad]))
 		return buf
@@ -96,6 +96,11 @@ func AppendPayload(buf []byte, start int, payload []byte, pad int) []byte {
 	binary.LittleEndian.PutUint32(buf[n+pad:], ^r)
 	return buf
 }
+
+// minFused is the payload from which copying and summing at once is faster than
+// copying, then summing the whole: the header has a sum of its own then, for which
+// the payload's must wait.
+const minFused = 1024
 
 // reach returns how far masked bytes reach into pkt, which has at least minForm.
 func reach(pkt []byte) int {

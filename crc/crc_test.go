@@ -200,7 +200,7 @@ func testAppendPayload(t *testing.T) {
 	for _, f := range forms {
 		for i := range 1500 {
 			hl, pl := rnd.IntN(140), rnd.IntN(700)
-			if i%16 == 0 {
+			if i%8 == 0 {
 				pl = rnd.IntN(9217)
 			}
 			pre, pad := rnd.IntN(70), rnd.IntN(4)

@@ -202,4 +202,24 @@ func main() {
 		}},
 		ours(write),
 	}, ""}.run()
+
+	for _, n := range []int{64, 128, 256, 512, 1024, 4096} {
+		pkt := packet(56 + n)
+		payload := slices.Clone(pkt[56:])
+		buf := make([]byte, 0, 56+n+8)
+		contest{fmt.Sprintf("the same for %d, header just written", n), []contestant{
+			{"", func(times int) {
+				for range times {
+					b := crc.AppendPayload(append(buf, pkt[:56]...), 0, payload, 0)
+					sink ^= uint32(b[len(b)-1])
+				}
+			}},
+			{"copy, then Append", func(times int) {
+				for range times {
+					b := crc.Append(append(append(buf, pkt[:56]...), payload...), 0)
+					sink ^= uint32(b[len(b)-1])
+				}
+			}},
+		}, ""}.run()
+	}
 }
