@@ -291,6 +291,38 @@ func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
 	return q.req.nextPacket(t, out)
 }
 
+// NextAcknowledge is NextPacket for nothing but an acknowledgement or a NAK that is
+// due now: what a pacer that holds back data lets through.
+func (q *QP) NextAcknowledge(out *Outgoing) bool {
+	return q.resp.pending == 0 && q.resp.NextPacket(out)
+}
+
+// NextAH returns the address handle of the datagram that NextPacket would make
+// next, or nil where there is none.
+func (q *QP) NextAH() *AddressHandle {
+	if q.req.typ == UD {
+		if w := q.req.sendable(); w != nil {
+			return w.wr.AH
+		}
+	}
+	return nil
+}
+
+// HasPacket reports whether NextPacket would make a packet, but for an RNR wait.
+func (q *QP) HasPacket() bool {
+	r := &q.resp
+	return r.pending != 0 || r.hasNak || r.hasAck || q.req.sendable() != nil
+}
+
+// HasEvent reports whether NextEvent would give an event.
+func (q *QP) HasEvent() bool { return q.events != 0 }
+
+// NextSendCompletion takes a completion of the send queue: see NextCompletion.
+func (q *QP) NextSendCompletion(c *Completion) bool { return q.req.NextCompletion(c) }
+
+// NextRecvCompletion takes a completion of the receive queue: see NextCompletion.
+func (q *QP) NextRecvCompletion(c *Completion) bool { return q.resp.NextCompletion(c) }
+
 // NextCompletion takes a completion, of sends first. Those of the send queue come
 // in the order of their posts, and so do those of the receive queue.
 func (q *QP) NextCompletion(c *Completion) bool {

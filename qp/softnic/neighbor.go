@@ -1,0 +1,354 @@
+package softnic
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp"
+)
+
+// Resolving an address: so many questions, so far apart.
+const (
+	resolveTries = 3
+	resolveGap   = 1e9 // nanoseconds
+)
+
+// neighborTable holds hardware addresses, and those being asked for.
+type neighborTable struct {
+	macs    map[netip.Addr]frame.MAC
+	max     int
+	asking  []question
+	due     int64 // when to ask again, 0 for never
+	refused uint64
+}
+
+type question struct {
+	addr  netip.Addr
+	sgid  int
+	tries int
+	due   int64
+}
+
+func (n *neighborTable) init(size int) {
+	n.max = size
+	n.macs = make(map[netip.Addr]frame.MAC)
+	n.asking = make([]question, 0, 64)
+}
+
+func (n *neighborTable) lookup(a netip.Addr) (frame.MAC, bool) {
+	m, ok := n.macs[a]
+	return m, ok
+}
+
+// AddNeighbor enters the hardware address of a peer, as if it had been asked for.
+func (p *Port) AddNeighbor(a netip.Addr, mac frame.MAC) { p.learn(a.Unmap(), mac) }
+
+// learn enters an address. A full table takes no new ones: a flood of them must
+// not cost known peers their place.
+func (p *Port) learn(a netip.Addr, mac frame.MAC) {
+	n := &p.neighbors
+	if _, known := n.macs[a]; !known && len(n.macs) >= n.max {
+		n.refused++
+		return
+	}
+	n.macs[a] = mac
+	for i, q := range n.asking {
+		if q.addr == a {
+			n.asking = append(n.asking[:i], n.asking[i+1:]...)
+			n.rearm()
+			p.wake(a, true)
+			return
+		}
+	}
+}
+
+func (n *neighborTable) rearm() {
+	n.due = 0
+	for _, q := range n.asking {
+		if n.due == 0 || q.due < n.due {
+			n.due = q.due
+		}
+	}
+}
+
+// resolve asks for an address, once.
+func (p *Port) resolve(a netip.Addr, sgid int) {
+	n := &p.neighbors
+	for _, q := range n.asking {
+		if q.addr == a {
+			return
+		}
+	}
+	q := question{addr: a, sgid: sgid, due: p.now + resolveGap}
+	if len(n.asking) < cap(n.asking) {
+		q.tries = 1
+		p.ask(a, sgid)
+		n.asking = append(n.asking, q)
+		n.rearm()
+		return
+	}
+	// Too many at once: the QP tries again when it is next touched.
+	p.wake(a, false)
+}
+
+func (p *Port) resolveAgain(t int64) {
+	n := &p.neighbors
+	for i := 0; i < len(n.asking); i++ {
+		q := &n.asking[i]
+		if q.due > t {
+			continue
+		}
+		if q.tries < resolveTries {
+			q.tries++
+			q.due = t + resolveGap
+			p.ask(q.addr, q.sgid)
+			continue
+		}
+		a := q.addr
+		n.asking = append(n.asking[:i], n.asking[i+1:]...)
+		i--
+		p.wake(a, false)
+	}
+	n.rearm()
+}
+
+// wake tells the QPs that wait for an address that it is known, or that nobody
+// answers.
+func (p *Port) wake(a netip.Addr, known bool) {
+	for _, q := range p.qps {
+		if q == nil || !q.unresolved {
+			continue
+		}
+		dst := q.peer
+		if ah := q.m.NextAH(); ah != nil {
+			dst = netip.AddrFrom16(ah.GID).Unmap()
+		}
+		if dst != a {
+			continue
+		}
+		q.unresolved = false
+		if !known {
+			p.counters.TxUnresolved++
+			s := qp.RetryExcErr
+			if q.m.Type() == qp.UD || q.m.Type() == qp.UC {
+				s = qp.LocalQPOpErr
+			}
+			q.m.FailSend(s)
+		}
+		p.touch(q)
+	}
+}
+
+// controlRing holds frames of ARP and neighbour discovery to be sent. Those that
+// find it full are dropped: they are asked for again.
+type controlRing struct {
+	frames     [16][96]byte
+	lens       [16]uint8
+	head, tail uint32
+}
+
+func (r *controlRing) push() []byte {
+	if r.tail-r.head >= uint32(len(r.frames)) {
+		return nil
+	}
+	return r.frames[r.tail%uint32(len(r.frames))][:0]
+}
+
+func (r *controlRing) commit(b []byte) {
+	r.lens[r.tail%uint32(len(r.frames))] = uint8(len(b))
+	r.tail++
+}
+
+func (r *controlRing) pop() []byte {
+	if r.head == r.tail {
+		return nil
+	}
+	i := r.head % uint32(len(r.frames))
+	r.head++
+	return r.frames[i][:r.lens[i]]
+}
+
+const (
+	etherTypeARP  = 0x0806
+	icmpv6        = 58
+	neighborSol   = 135
+	neighborAdv   = 136
+	arpRequest    = 1
+	arpReply      = 2
+	optSourceMAC  = 1
+	optTargetMAC  = 2
+	advSolicited  = 0x60000000 // solicited, override
+	neighborIPLen = 32         // ICMPv6 message with one option
+)
+
+var broadcast = frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// ask sends the question for an address.
+func (p *Port) ask(a netip.Addr, sgid int) {
+	src := p.gids[sgid].addr
+	if a.Is4() && src.Is4() {
+		p.arp(arpRequest, broadcast, frame.MAC{}, src, a)
+		return
+	}
+	if !a.Is4() && !src.Is4() {
+		t := a.As16()
+		group := [16]byte{0xff, 0x02, 11: 1, 12: 0xff, 13: t[13], 14: t[14], 15: t[15]}
+		mac := frame.MAC{0x33, 0x33, 0xff, t[13], t[14], t[15]}
+		p.neighborMessage(neighborSol, 0, mac, src.As16(), group, t, optSourceMAC)
+	}
+}
+
+// handleNeighbor takes an ARP or neighbour discovery frame, and reports whether b
+// was one that concerns this port.
+func (p *Port) handleNeighbor(t int64, b []byte) bool {
+	if len(b) < 14 {
+		return false
+	}
+	switch binary.BigEndian.Uint16(b[12:]) {
+	case etherTypeARP:
+		return p.handleARP(b)
+	case frame.EtherTypeIPv6:
+		return p.handleND(b)
+	}
+	return false
+}
+
+func (p *Port) ownAddr(a netip.Addr) bool {
+	for i := range p.gids {
+		if p.gids[i].addr == a {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Port) handleARP(b []byte) bool {
+	if len(b) < 42 {
+		return false
+	}
+	h := b[14:]
+	if binary.BigEndian.Uint64(h)>>16 != 0x000108000604 {
+		return false
+	}
+	mac := frame.MAC(h[8:14])
+	src, dst := netip.AddrFrom4([4]byte(h[14:18])), netip.AddrFrom4([4]byte(h[24:28]))
+	if !p.ownAddr(dst) || p.ownAddr(src) {
+		return false
+	}
+	if !src.IsUnspecified() && mac[0]&1 == 0 {
+		p.learn(src, mac)
+	}
+	if binary.BigEndian.Uint16(h[6:]) == arpRequest {
+		p.arp(arpReply, mac, mac, dst, src)
+	}
+	return true
+}
+
+func (p *Port) arp(op uint16, dstMAC, target frame.MAC, src, dst netip.Addr) {
+	b := p.control.push()
+	if b == nil {
+		return
+	}
+	s, d := src.As4(), dst.As4()
+	b = append(b, dstMAC[:]...)
+	b = append(b, p.cfg.MAC[:]...)
+	b = append(b, etherTypeARP>>8, etherTypeARP&0xff, 0, 1, 8, 0, 6, 4, byte(op>>8), byte(op))
+	b = append(b, p.cfg.MAC[:]...)
+	b = append(b, s[:]...)
+	b = append(b, target[:]...)
+	b = append(b, d[:]...)
+	p.control.commit(b)
+}
+
+// handleND takes neighbour solicitations and advertisements (RFC 4861) for this
+// port's addresses.
+func (p *Port) handleND(b []byte) bool {
+	if len(b) < 14+40+24 {
+		return false
+	}
+	h, m := b[14:54], b[54:]
+	n := int(binary.BigEndian.Uint16(h[4:]))
+	if h[6] != icmpv6 || h[7] != 255 || n < 24 || n > len(m) {
+		return false
+	}
+	m = m[:n]
+	if m[0] != neighborSol && m[0] != neighborAdv || m[1] != 0 ||
+		icmpv6Checksum([16]byte(h[8:24]), [16]byte(h[24:40]), m) != 0 {
+		return false
+	}
+	src, target := netip.AddrFrom16([16]byte(h[8:24])), netip.AddrFrom16([16]byte(m[8:24]))
+	want := byte(optSourceMAC)
+	if m[0] == neighborAdv {
+		want = optTargetMAC
+	}
+	var mac frame.MAC
+	for o := m[24:]; len(o) >= 8 && o[1] != 0 && int(o[1])*8 <= len(o); o = o[int(o[1])*8:] {
+		if o[0] == want {
+			mac = frame.MAC(o[2:8])
+			break
+		}
+	}
+	if m[0] == neighborAdv {
+		if mac != (frame.MAC{}) && mac[0]&1 == 0 && !p.ownAddr(target) {
+			p.learn(target, mac)
+		}
+		return true
+	}
+	if !p.ownAddr(target) {
+		return false
+	}
+	dst, dstMAC := src.As16(), mac
+	flags := uint32(advSolicited)
+	if src.IsUnspecified() { // duplicate address detection
+		dst, dstMAC, flags = [16]byte{0xff, 0x02, 15: 1}, frame.MAC{0x33, 0x33, 5: 1}, advSolicited&^0x40000000
+	} else if mac == (frame.MAC{}) {
+		dstMAC = frame.MAC(b[6:12])
+	} else if mac[0]&1 == 0 {
+		p.learn(src, mac)
+	}
+	p.neighborMessage(neighborAdv, flags, dstMAC, target.As16(), dst, target.As16(), optTargetMAC)
+	return true
+}
+
+func (p *Port) neighborMessage(typ byte, flags uint32, mac frame.MAC, src, dst, target [16]byte, opt byte) {
+	b := p.control.push()
+	if b == nil {
+		return
+	}
+	b = append(b, mac[:]...)
+	b = append(b, p.cfg.MAC[:]...)
+	b = append(b, frame.EtherTypeIPv6>>8, frame.EtherTypeIPv6&0xff)
+	b = append(b, 0x60, 0, 0, 0, 0, neighborIPLen, icmpv6, 255)
+	b = append(b, src[:]...)
+	b = append(b, dst[:]...)
+	at := len(b)
+	b = append(b, typ, 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, flags)
+	b = append(b, target[:]...)
+	b = append(b, opt, 1)
+	b = append(b, p.cfg.MAC[:]...)
+	binary.BigEndian.PutUint16(b[at+2:], icmpv6Checksum(src, dst, b[at:]))
+	p.control.commit(b)
+}
+
+// icmpv6Checksum returns the checksum of message m, which is 0 when m holds the
+// right one.
+func icmpv6Checksum(src, dst [16]byte, m []byte) uint16 {
+	sum := uint32(len(m)) + icmpv6
+	add := func(b []byte) {
+		for ; len(b) >= 2; b = b[2:] {
+			sum += uint32(binary.BigEndian.Uint16(b))
+		}
+		if len(b) == 1 {
+			sum += uint32(b[0]) << 8
+		}
+	}
+	add(src[:])
+	add(dst[:])
+	add(m)
+	for sum > 0xffff {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}

@@ -1,0 +1,294 @@
+// Package softnic is one port of a RoCE network card in software, as a pure
+// machine: queue pairs, completion queues, shared receive queues, regions,
+// addresses; frames in, frames out. It speaks RoCE v1 and v2, answers ARP and
+// neighbour discovery so that other hosts find it, sends congestion notification
+// packets, and holds each queue pair to its DCQCN rate.
+//
+// It does no I/O, starts no goroutine and knows no clock. **After each call that
+// may have changed something, call NextFrame until it reports false, poll the
+// completion queues, and arm one timer for Deadline.**
+//
+// A queue pair that has nothing to do costs no time: those with packets to send
+// stand in a list, those that wait for a time in a heap.
+package softnic
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/qp"
+)
+
+var (
+	// ErrConfig means that a value of a Config is out of range.
+	ErrConfig = errors.New("softnic: configuration value out of range")
+	// ErrNoQP means that all QP numbers, or the one asked for, are in use.
+	ErrNoQP = errors.New("softnic: no free QP number")
+	// ErrAddress means an address handle without a GID of this port or a
+	// usable destination.
+	ErrAddress = errors.New("softnic: no such address")
+	// ErrPKey means a P_Key that is not in the port's table.
+	ErrPKey = errors.New("softnic: P_Key not in the table")
+)
+
+// GIDType says which version of RoCE a GID speaks.
+type GIDType uint8
+
+// GID types.
+const (
+	RoCEv2 GIDType = iota
+	RoCEv1
+)
+
+// GID is a row of the port's address table.
+type GID struct {
+	Addr netip.Addr // IPv4 or IPv6
+	Type GIDType
+}
+
+// GSIQPN is the QP that takes management datagrams, and GSIQKey its Q_Key.
+const (
+	GSIQPN  = 1
+	GSIQKey = 0x80010000
+)
+
+// firstQPN is the lowest number that CreateQP gives.
+const firstQPN = 0x11
+
+// Config says what a port is.
+type Config struct {
+	MAC     frame.MAC
+	GIDs    []GID    // addresses, 1 .. 256
+	PKeys   []uint16 // partitions; empty means the default, 0xffff
+	UDPPort uint16   // RoCE v2 destination port; 0 means 4791
+	MaxQPs  int      // 0 means 1024; at most 2^23
+	Regions *qp.Regions
+
+	// MaxNeighbors bounds the table of hardware addresses. 0 means 1024.
+	MaxNeighbors int
+
+	// DCQCN holds the parameters of congestion control. nil switches it off: no
+	// CNP is sent, and one received is only counted.
+	DCQCN    *cnp.Params
+	LineRate uint64 // bits per second; for DCQCN; 0 means 100 Gb/s
+	// ECT marks the packets sent ECN-capable where the address handle leaves the
+	// two bits clear. DCQCN needs it at the sender of data.
+	ECT bool
+}
+
+// Counters count what the port did with frames. The QPs count for themselves.
+type Counters struct {
+	RxFrames               uint64
+	RxRoCE                 uint64 // packets for this port with a good ICRC
+	RxICRCEncapsulated     uint64 // rx_icrc_encapsulated: bad ICRC, dropped
+	RxMalformed            uint64 // to the RoCE port but not to be decoded
+	RxNotRoCE              uint64
+	RxWrongAddress         uint64 // not for this port, or not from the QP's peer
+	RxNoQP                 uint64
+	NpEcnMarkedRocePackets uint64 // np_ecn_marked_roce_packets
+	NpCnpSent              uint64 // np_cnp_sent
+	NpCnpDropped           uint64 // for want of room among those to be sent
+	RpCnpHandled           uint64 // rp_cnp_handled
+	TxFrames               uint64
+	TxUnresolved           uint64 // sends given up for want of a hardware address
+}
+
+// Port is a port. It is not safe for concurrent use.
+type Port struct {
+	cfg      Config
+	gids     []gid
+	qps      []*QP // by QP number; those below firstQPN are special
+	lastQPN  uint32
+	live     int
+	finder   frame.Finder
+	counters Counters
+
+	np *cnp.NotificationPoint
+	rp *cnp.ReactionPort
+
+	ready     qpList   // QPs that may have a packet to send
+	heap      []*QP    // QPs that wait for a time
+	cnps      []cnpDue // ring
+	cnpHead   uint32
+	cnpTail   uint32
+	control   controlRing
+	neighbors neighborTable
+	srqs      map[uint32]*SRQ
+	lastSRQ   uint32
+	lastPD    qp.PD
+	groups    []group
+
+	base  time.Time
+	now   int64
+	out   qp.Outgoing
+	rx    frame.Frame
+	tx    frame.Frame
+	grh   [qp.GRHSize]byte
+	event eventList
+}
+
+type gid struct {
+	addr  netip.Addr
+	bytes [16]byte
+	v1    bool
+}
+
+// New returns a port. The errors are ErrConfig, and cnp.ErrParams for bad DCQCN
+// parameters.
+func New(cfg Config) (*Port, error) {
+	if cfg.MaxQPs == 0 {
+		cfg.MaxQPs = 1024
+	}
+	if cfg.MaxNeighbors == 0 {
+		cfg.MaxNeighbors = 1024
+	}
+	if cfg.UDPPort == 0 {
+		cfg.UDPPort = frame.Port
+	}
+	if cfg.LineRate == 0 {
+		cfg.LineRate = 100e9
+	}
+	if len(cfg.PKeys) == 0 {
+		cfg.PKeys = []uint16{0xffff}
+	}
+	if len(cfg.GIDs) == 0 || len(cfg.GIDs) > 256 || cfg.MaxQPs < 1 || cfg.MaxQPs > 1<<23 || cfg.MaxNeighbors < 1 {
+		return nil, ErrConfig
+	}
+	p := &Port{
+		cfg:     cfg,
+		qps:     make([]*QP, firstQPN+cfg.MaxQPs),
+		lastQPN: firstQPN - 1,
+		finder:  frame.Finder{UDPPort: cfg.UDPPort},
+		cnps:    make([]cnpDue, 256),
+		srqs:    make(map[uint32]*SRQ),
+	}
+	p.neighbors.init(cfg.MaxNeighbors)
+	for _, g := range cfg.GIDs {
+		if !g.Addr.IsValid() || g.Type > RoCEv1 {
+			return nil, ErrConfig
+		}
+		a := g.Addr.Unmap()
+		p.gids = append(p.gids, gid{addr: a, bytes: a.As16(), v1: g.Type == RoCEv1})
+	}
+	if cfg.DCQCN != nil {
+		var err error
+		if p.np, err = cnp.NewNotificationPoint(*cfg.DCQCN, 0); err != nil {
+			return nil, err
+		}
+		if p.rp, err = cnp.NewReactionPort(*cfg.DCQCN, cfg.LineRate); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// Counters returns what was counted.
+func (p *Port) Counters() *Counters { return &p.counters }
+
+// MAC returns the port's Ethernet address.
+func (p *Port) MAC() frame.MAC { return p.cfg.MAC }
+
+// GID returns row i of the address table, in the form that address handles have.
+func (p *Port) GID(i int) (addr [16]byte, ok bool) {
+	if i < 0 || i >= len(p.gids) {
+		return addr, false
+	}
+	return p.gids[i].bytes, true
+}
+
+// Regions returns the memory that peers may reach, as configured.
+func (p *Port) Regions() *qp.Regions { return p.cfg.Regions }
+
+// AllocPD returns a protection domain that no earlier call returned.
+func (p *Port) AllocPD() qp.PD {
+	p.lastPD++
+	return p.lastPD
+}
+
+// SRQ is a shared receive queue of a port.
+type SRQ struct {
+	*qp.SRQ
+	port *Port
+	xrcd uint32
+}
+
+// CreateSRQ makes a shared receive queue for n receives. XRC targets of the XRC
+// domain xrcd find it by its number; 0 is no domain.
+func (p *Port) CreateSRQ(n int, xrcd uint32) (*SRQ, error) {
+	p.lastSRQ = p.lastSRQ&0xffffff + 1
+	for p.srqs[p.lastSRQ] != nil {
+		p.lastSRQ = p.lastSRQ&0xffffff + 1
+	}
+	q, err := qp.NewSRQ(p.lastSRQ&0xffffff, n)
+	if err != nil {
+		return nil, err
+	}
+	s := &SRQ{SRQ: q, port: p, xrcd: xrcd}
+	p.srqs[q.Num()] = s
+	return s, nil
+}
+
+// Destroy removes the queue: XRC requests that name it are refused from now on.
+func (s *SRQ) Destroy() { delete(s.port.srqs, s.Num()) }
+
+// xrcDomain finds the SRQs of one XRC domain.
+type xrcDomain struct {
+	port *Port
+	xrcd uint32
+}
+
+// SRQ implements [qp.SRQLookup].
+func (d xrcDomain) SRQ(num uint32) *qp.SRQ {
+	if s := d.port.srqs[num]; s != nil && s.xrcd == d.xrcd {
+		return s.SRQ
+	}
+	return nil
+}
+
+// at turns a time into nanoseconds since the first one, from 1. Time that goes
+// backwards stands still.
+func (p *Port) at(now time.Time) int64 {
+	if p.base.IsZero() {
+		p.base = now
+	}
+	if t := int64(now.Sub(p.base)) + 1; t > p.now {
+		p.now = t
+	}
+	return p.now
+}
+
+func (p *Port) time(t int64) time.Time { return p.base.Add(time.Duration(t - 1)) }
+
+// Deadline returns when Tick is due, or false when nothing is.
+func (p *Port) Deadline() (time.Time, bool) {
+	t := p.neighbors.due
+	if len(p.heap) != 0 && (t == 0 || p.heap[0].due < t) {
+		t = p.heap[0].due
+	}
+	if t == 0 {
+		return time.Time{}, false
+	}
+	return p.time(t), true
+}
+
+// Tick lets time pass. After it, Deadline is later than now.
+func (p *Port) Tick(now time.Time) {
+	t := p.at(now)
+	for len(p.heap) != 0 && p.heap[0].due <= t {
+		q := p.heap[0]
+		if d, ok := q.m.Deadline(); ok && p.at2(d) <= t {
+			q.m.Tick(now)
+		}
+		q.paced = 0
+		p.touch(q)
+	}
+	if p.neighbors.due != 0 && p.neighbors.due <= t {
+		p.resolveAgain(t)
+	}
+}
+
+// at2 is at for a time that does not move the port's clock.
+func (p *Port) at2(d time.Time) int64 { return int64(d.Sub(p.base)) + 1 }

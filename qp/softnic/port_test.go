@@ -1,0 +1,168 @@
+package softnic_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// pair is two ports on one wire in virtual time.
+type pair struct {
+	t     testing.TB
+	now   time.Time
+	ports [2]*softnic.Port
+	regs  [2]*qp.Regions
+	lose  func(b []byte) bool
+	buf   []byte
+}
+
+func newPair(t testing.TB, gids [2]softnic.GID) *pair {
+	p := &pair{t: t, now: time.Unix(1_800_000_000, 0)}
+	for i := range p.ports {
+		var err error
+		p.regs[i], err = qp.NewRegions(16)
+		require.NoError(t, err)
+		p.ports[i], err = softnic.New(softnic.Config{
+			MAC: frame.MAC{2, 0, 0, 0, 0, byte(i + 1)}, GIDs: []softnic.GID{gids[i]}, Regions: p.regs[i],
+		})
+		require.NoError(t, err)
+	}
+	return p
+}
+
+// run carries frames and fires timers until nothing is left, or until.
+func (p *pair) run(until time.Duration) {
+	end := p.now.Add(until)
+	for {
+		moved := false
+		for i, port := range p.ports {
+			for {
+				b, ok := port.NextFrame(p.now, p.buf[:0])
+				p.buf = b
+				if !ok {
+					break
+				}
+				moved = true
+				if p.lose != nil && p.lose(b) {
+					continue
+				}
+				p.ports[1-i].HandleFrame(p.now, b)
+			}
+		}
+		if moved {
+			p.now = p.now.Add(time.Microsecond)
+			continue
+		}
+		var due time.Time
+		for _, port := range p.ports {
+			if d, ok := port.Deadline(); ok && (due.IsZero() || d.Before(due)) {
+				due = d
+			}
+		}
+		if due.IsZero() || due.After(end) {
+			p.now = end
+			return
+		}
+		p.now = due
+		for _, port := range p.ports {
+			port.Tick(p.now)
+			if d, ok := port.Deadline(); ok {
+				require.True(p.t, d.After(p.now), "after Tick the deadline is later than now")
+			}
+		}
+	}
+}
+
+func (p *pair) connect(i int, q *softnic.QP, destQPN uint32) {
+	dst, _ := p.ports[1-i].GID(0)
+	a := qp.Attr{
+		PKey: 0xffff, QKey: 0x1111, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic, PathMTU: 1024,
+		DestQPN: destQPN, AH: qp.AddressHandle{GID: dst}, RQPSN: 5, SQPSN: 5,
+		MaxDestRdAtomic: 4, MaxRdAtomic: 4, MinRNRTimer: 12, Timeout: 14, RetryCnt: 7, RNRRetry: 7,
+	}
+	steps := []qp.AttrMask{
+		qp.AttrPKey | qp.AttrAccess,
+		qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer,
+		qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic,
+	}
+	for s, m := range steps {
+		a.State = qp.Init + qp.State(s)
+		require.NoError(p.t, q.Modify(p.now, &a, m|qp.AttrState))
+	}
+}
+
+func addr(s string) softnic.GID { return softnic.GID{Addr: netip.MustParseAddr(s)} }
+
+func TestReliableOverEveryNetwork(t *testing.T) {
+	for name, gids := range map[string][2]softnic.GID{
+		"ipv4":      {addr("192.0.2.1"), addr("192.0.2.2")},
+		"ipv6":      {addr("2001:db8::1"), addr("2001:db8::2")},
+		"grh":       {{Addr: netip.MustParseAddr("fe80::1"), Type: softnic.RoCEv1}, {Addr: netip.MustParseAddr("fe80::2"), Type: softnic.RoCEv1}},
+		"grh, ipv4": {{Addr: netip.MustParseAddr("192.0.2.1"), Type: softnic.RoCEv1}, {Addr: netip.MustParseAddr("192.0.2.2"), Type: softnic.RoCEv1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, gids)
+			if gids[0].Type == softnic.RoCEv1 {
+				// RoCE v1 over IPv4 GIDs has the MAC from elsewhere.
+				for i := range 2 {
+					p.ports[i].AddNeighbor(gids[1-i].Addr, p.ports[1-i].MAC())
+				}
+			}
+			rng := rand.New(rand.NewPCG(1, 2))
+			p.lose = func([]byte) bool { return rng.IntN(10) == 0 }
+			var cqs [2]*softnic.CQ
+			var qps [2]*softnic.QP
+			for i := range 2 {
+				cqs[i] = softnic.NewCQ()
+				var err error
+				qps[i], err = p.ports[i].CreateQP(softnic.QPConfig{
+					Config: qp.Config{MaxSendWR: 8, MaxRecvWR: 8, MaxRdAtomic: 4, MaxDestRdAtomic: 4},
+					SendCQ: cqs[i], RecvCQ: cqs[i],
+				})
+				require.NoError(t, err)
+			}
+			p.connect(0, qps[0], qps[1].Num())
+			p.connect(1, qps[1], qps[0].Num())
+
+			msg := make([]byte, 100_000)
+			for i := range msg {
+				msg[i] = byte(rng.Uint32())
+			}
+			got := make([]byte, len(msg))
+			mem := make([]byte, len(msg))
+			back := make([]byte, len(msg))
+			key, err := p.regs[1].Register(qp.Region{Data: mem, Addr: 0x1000, Access: qp.RemoteWrite | qp.RemoteRead})
+			require.NoError(t, err)
+			require.NoError(t, qps[1].PostRecv(&qp.RecvWR{ID: 7, Local: got}))
+			for _, wr := range []qp.SendWR{
+				{ID: 1, Op: qp.OpSend, Flags: qp.Signaled, Local: msg},
+				{ID: 2, Op: qp.OpWrite, Flags: qp.Signaled, Local: msg, RemoteAddr: 0x1000, RKey: key},
+				{ID: 3, Op: qp.OpRead, Flags: qp.Signaled, Local: back, RemoteAddr: 0x1000, RKey: key},
+			} {
+				require.NoError(t, qps[0].PostSend(p.now, &wr))
+			}
+			p.run(time.Minute)
+
+			var wc qp.Completion
+			for id := uint64(1); id <= 3; id++ {
+				require.True(t, cqs[0].Poll(&wc), id)
+				require.Equal(t, id, wc.ID)
+				require.Equal(t, qp.Success, wc.Status)
+			}
+			require.False(t, cqs[0].Poll(&wc))
+			require.True(t, cqs[1].Poll(&wc))
+			require.EqualValues(t, 7, wc.ID)
+			require.True(t, bytes.Equal(msg, got))
+			require.True(t, bytes.Equal(msg, mem))
+			require.True(t, bytes.Equal(msg, back))
+		})
+	}
+}

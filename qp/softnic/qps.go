@@ -1,0 +1,285 @@
+package softnic
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/qp"
+)
+
+// QPConfig says what a QP of a port is.
+type QPConfig struct {
+	qp.Config // QPN 0 takes a free one; Memory nil takes the port's regions
+
+	SendCQ, RecvCQ *CQ // where completions are polled; nil: nowhere
+	SRQ            *SRQ
+	XRCD           uint32 // XRCRecv: the XRC domain
+}
+
+// QP is a queue pair of a port.
+type QP struct {
+	port *Port
+	m    *qp.QP
+
+	// Where packets of a connected QP go.
+	peer    netip.Addr
+	mac     frame.MAC
+	gid     uint8
+	srcPort uint16
+
+	rate *limiter // nil without DCQCN
+	gate cnp.Gate
+
+	sendCQ, recvCQ     *CQ
+	sendNode, recvNode cqNode
+	next, eventNext    *QP
+
+	due, paced  int64 // deadline in the heap; end of a wait for the pacer
+	heapAt      int32
+	queued      bool
+	eventQueued bool
+	unresolved  bool // waits for a hardware address
+}
+
+// limiter holds a QP to its DCQCN rate.
+type limiter struct {
+	rp    cnp.ReactionPoint
+	pacer cnp.Pacer
+}
+
+// CreateQP makes a QP in Reset. The errors are ErrNoQP and those of qp.New.
+func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
+	qpn := cfg.QPN
+	if qpn == 0 {
+		// Numbers are used again as late as possible: late packets of a QP that is
+		// gone find nobody.
+		for range p.cfg.MaxQPs {
+			if p.lastQPN++; int(p.lastQPN) >= len(p.qps) {
+				p.lastQPN = firstQPN
+			}
+			if p.qps[p.lastQPN] == nil {
+				qpn = p.lastQPN
+				break
+			}
+		}
+	}
+	if qpn == 0 || int64(qpn) >= int64(len(p.qps)) || p.qps[qpn] != nil {
+		return nil, ErrNoQP
+	}
+	c := cfg.Config
+	c.QPN = qpn
+	if c.Memory == nil && p.cfg.Regions != nil {
+		c.Memory = p.cfg.Regions
+	}
+	if cfg.SRQ != nil {
+		c.SRQ = cfg.SRQ.SRQ
+	}
+	if c.Type == qp.XRCRecv {
+		c.XRCSRQs = xrcDomain{p, cfg.XRCD}
+	}
+	m, err := qp.New(c)
+	if err != nil {
+		return nil, err
+	}
+	q := &QP{port: p, m: m, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, heapAt: -1}
+	q.sendNode.q, q.recvNode.q = q, q
+	q.recvNode.recv = true
+	if p.rp != nil {
+		q.rate = &limiter{rp: p.rp.ReactionPoint()}
+	}
+	p.qps[qpn] = q
+	if p.live++; p.live > cap(p.heap) {
+		// Room for all, so that no call on the packet path makes any.
+		heap := make([]*QP, len(p.heap), max(16, 2*cap(p.heap)))
+		copy(heap, p.heap)
+		p.heap = heap
+	}
+	return q, nil
+}
+
+// QP returns the QP with a number, or nil.
+func (p *Port) QP(qpn uint32) *QP {
+	if int64(qpn) >= int64(len(p.qps)) {
+		return nil
+	}
+	return p.qps[qpn]
+}
+
+// Destroy removes the QP. Completions that were not polled are gone, and so is
+// work that was not done. No method may be called after it.
+func (q *QP) Destroy() {
+	p := q.port
+	if p == nil {
+		return
+	}
+	p.qps[q.Num()] = nil
+	p.live--
+	p.heapRemove(q)
+	q.sendCQ.drop(&q.sendNode)
+	q.recvCQ.drop(&q.recvNode)
+	for i := range p.groups {
+		p.groups[i].detach(q)
+	}
+	q.port = nil // the lists skip it
+}
+
+// Num returns the QP's number.
+func (q *QP) Num() uint32 { return q.m.Num() }
+
+// State returns the QP's state.
+func (q *QP) State() qp.State { return q.m.State() }
+
+// Attr returns the QP's attributes. The caller must not change them.
+func (q *QP) Attr() *qp.Attr { return q.m.Attr() }
+
+// Counters returns what the QP counted.
+func (q *QP) Counters() *qp.Counters { return q.m.Counters() }
+
+// Outstanding returns the number of sends that are not complete.
+func (q *QP) Outstanding() int { return q.m.Outstanding() }
+
+// Rate returns what DCQCN allows the QP to send, in bits per second, and whether
+// it is limited at all.
+func (q *QP) Rate() (rate uint64, limited bool) {
+	if q.rate == nil {
+		return q.port.cfg.LineRate, false
+	}
+	return q.rate.rp.Rate(), q.rate.rp.Limited()
+}
+
+// Modify changes attributes and state: see qp.QP's Modify. Besides its errors
+// there are ErrAddress and ErrPKey; nothing has changed on any of them.
+func (q *QP) Modify(now time.Time, a *qp.Attr, mask qp.AttrMask) error {
+	p := q.port
+	if mask&qp.AttrPKey != 0 && !p.hasPKey(a.PKey) {
+		return ErrPKey
+	}
+	var peer netip.Addr
+	if mask&qp.AttrAH != 0 {
+		var err error
+		if peer, err = p.destination(&a.AH); err != nil {
+			return err
+		}
+	}
+	p.at(now)
+	if err := q.m.Modify(now, a, mask); err != nil {
+		return err
+	}
+	if mask&qp.AttrAH != 0 {
+		q.peer, q.gid = peer, a.AH.SGIDIndex
+		q.unresolved = false
+		q.mac = a.AH.MAC
+	}
+	if mask&(qp.AttrAH|qp.AttrDestQPN) != 0 {
+		at := q.m.Attr()
+		fl := at.AH.FlowLabel
+		if fl == 0 {
+			fl = frame.FlowLabel(q.Num(), at.DestQPN)
+		}
+		q.srcPort = frame.SourcePort(fl)
+	}
+	if a.State == qp.Reset && mask&qp.AttrState != 0 {
+		q.paced, q.unresolved = 0, false
+		if p.rp != nil {
+			*q.rate = limiter{rp: p.rp.ReactionPoint()}
+		}
+	}
+	p.touch(q)
+	return nil
+}
+
+func (p *Port) hasPKey(k uint16) bool {
+	for _, have := range p.cfg.PKeys {
+		if bth.PKeyMatch(have, k) {
+			return true
+		}
+	}
+	return false
+}
+
+// destination returns the address of h, which must be of the family of the GID
+// that it is to be sent from, unless that speaks RoCE v1.
+func (p *Port) destination(h *qp.AddressHandle) (netip.Addr, error) {
+	if int(h.SGIDIndex) >= len(p.gids) {
+		return netip.Addr{}, ErrAddress
+	}
+	g := &p.gids[h.SGIDIndex]
+	a := netip.AddrFrom16(h.GID).Unmap()
+	if a.IsUnspecified() || !g.v1 && a.Is4() != g.addr.Is4() {
+		return netip.Addr{}, ErrAddress
+	}
+	return a, nil
+}
+
+// PostSend adds a send: see qp.Requester's PostSend. Besides its errors there is
+// ErrAddress for a datagram.
+func (q *QP) PostSend(now time.Time, wr *qp.SendWR) error {
+	if wr.AH != nil {
+		if _, err := q.port.destination(wr.AH); err != nil {
+			return err
+		}
+	}
+	q.port.at(now)
+	if err := q.m.PostSend(now, wr); err != nil {
+		return err
+	}
+	q.port.touch(q)
+	return nil
+}
+
+// PostRecv adds a receive: see qp.QP's PostRecv.
+func (q *QP) PostRecv(wr *qp.RecvWR) error {
+	if err := q.m.PostRecv(wr); err != nil {
+		return err
+	}
+	if q.m.State() == qp.Error {
+		q.port.touch(q) // it completes flushed
+	}
+	return nil
+}
+
+// group is a multicast address and the QPs attached to it.
+type group struct {
+	addr netip.Addr
+	qps  []*QP
+}
+
+func (g *group) detach(q *QP) {
+	for i, x := range g.qps {
+		if x == q {
+			g.qps = append(g.qps[:i], g.qps[i+1:]...)
+			return
+		}
+	}
+}
+
+// AttachMulticast makes a UD QP receive the datagrams to a multicast address
+// (ibv_attach_mcast). Joining the group on the network is the caller's business.
+func (q *QP) AttachMulticast(addr netip.Addr) error {
+	if !addr.IsMulticast() {
+		return ErrAddress
+	}
+	addr = addr.Unmap()
+	p := q.port
+	for i := range p.groups {
+		if g := &p.groups[i]; g.addr == addr {
+			g.detach(q)
+			g.qps = append(g.qps, q)
+			return nil
+		}
+	}
+	p.groups = append(p.groups, group{addr, []*QP{q}})
+	return nil
+}
+
+// DetachMulticast undoes AttachMulticast.
+func (q *QP) DetachMulticast(addr netip.Addr) {
+	for i := range q.port.groups {
+		if g := &q.port.groups[i]; g.addr == addr.Unmap() {
+			g.detach(q)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package softnic
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/qp"
+)
+
+// Result is what became of a frame.
+type Result uint8
+
+// Results. Each but Delivered and Answered has a counter.
+const (
+	Delivered    Result = iota // handed to a QP, whose counters tell more
+	Answered                   // ARP or neighbour discovery
+	NotRoCE                    // something else
+	Malformed                  // to the RoCE port, but not to be decoded
+	BadICRC                    // dropped
+	WrongAddress               // not for this port, or not from the QP's peer
+	NoQP                       // no such QP
+)
+
+// HandleFrame takes an Ethernet frame, without FCS. Nothing of it is kept.
+func (p *Port) HandleFrame(now time.Time, b []byte) Result {
+	t := p.at(now)
+	p.counters.RxFrames++
+	f := &p.rx
+	if err := p.finder.Decode(frame.Ethernet, b, len(b), f); err != nil {
+		switch {
+		case p.handleNeighbor(t, b):
+			return Answered
+		case err == frame.ErrNotRoCE:
+			p.counters.RxNotRoCE++
+			return NotRoCE
+		}
+		p.counters.RxMalformed++
+		return Malformed
+	}
+	if f.DstMAC != p.cfg.MAC && f.DstMAC[0]&1 == 0 {
+		p.counters.RxWrongAddress++
+		return WrongAddress
+	}
+	if f.CheckICRC() != frame.ICRCGood {
+		p.counters.RxICRCEncapsulated++
+		return BadICRC
+	}
+	return p.HandleDecoded(now, f)
+}
+
+// HandleDecoded takes a packet that was decoded and checked already, for a
+// network that carries no bytes or a socket that hides them. Nothing of f is
+// kept. It does not count RxFrames.
+func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
+	p.at(now)
+	multicast := f.Packet.DestQP == qp.MulticastQPN && f.Dst.IsMulticast()
+	if !multicast && !p.owns(f) {
+		p.counters.RxWrongAddress++
+		return WrongAddress
+	}
+	p.counters.RxRoCE++
+	if multicast {
+		return p.handleMulticast(now, f)
+	}
+	q := p.QP(f.Packet.DestQP)
+	if q == nil || f.Packet.DestQP == 0 {
+		p.counters.RxNoQP++
+		return NoQP
+	}
+	datagram := q.m.Type() == qp.UD
+	if !datagram && (f.Src.Unmap() != q.peer || q.m.State() < qp.RTR) {
+		p.counters.RxWrongAddress++
+		return WrongAddress
+	}
+	if f.ECN() == frame.CE {
+		p.congested(now, q, f)
+	}
+	switch {
+	case f.Packet.Opcode == bth.CNP:
+		q.m.HandlePacket(now, &f.Packet)
+		p.counters.RpCnpHandled++
+		if q.rate != nil {
+			q.rate.rp.HandleCNP(now)
+			q.rate.pacer.SetRate(now, q.rate.rp.Rate())
+		}
+	case datagram:
+		p.grhOf(f)
+		q.m.HandleDatagram(now, &f.Packet, &p.grh)
+	default:
+		q.m.HandlePacket(now, &f.Packet)
+	}
+	p.touch(q)
+	return Delivered
+}
+
+// owns reports whether f came to one of the port's addresses in the version of
+// RoCE that this address speaks.
+func (p *Port) owns(f *frame.Frame) bool {
+	for i := range p.gids {
+		g := &p.gids[i]
+		if g.v1 == (f.Net == frame.GRH) && (g.addr == f.Dst || g.v1 && g.bytes == f.Dst.As16()) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Port) handleMulticast(now time.Time, f *frame.Frame) Result {
+	r := NoQP
+	p.grhOf(f)
+	for i := range p.groups {
+		if g := &p.groups[i]; g.addr == f.Dst {
+			for _, q := range g.qps {
+				q.m.HandleDatagram(now, &f.Packet, &p.grh)
+				p.touch(q)
+				r = Delivered
+			}
+		}
+	}
+	if r == NoQP {
+		p.counters.RxNoQP++
+	}
+	return r
+}
+
+// grhOf makes the 40 bytes that precede a datagram in memory: the GRH or IPv6
+// header, or 20 bytes of nothing and the IPv4 header.
+func (p *Port) grhOf(f *frame.Frame) {
+	p.grh = [qp.GRHSize]byte{}
+	if f.Net == frame.IPv4 {
+		if len(f.NetPacket) >= 20 {
+			copy(p.grh[20:], f.NetPacket)
+			return
+		}
+		h := p.grh[20:]
+		h[0], h[1], h[8], h[9] = 0x45, f.TrafficClass, f.HopLimit, 17
+		binary.BigEndian.PutUint16(h[2:], uint16(20+8+f.Packet.Size()))
+		src, dst := f.Src.As4(), f.Dst.As4()
+		copy(h[12:], src[:])
+		copy(h[16:], dst[:])
+		return
+	}
+	if len(f.NetPacket) >= 40 {
+		copy(p.grh[:], f.NetPacket)
+		return
+	}
+	binary.BigEndian.PutUint32(p.grh[:], 6<<28|uint32(f.TrafficClass)<<20|f.FlowLabel&0xfffff)
+	n, next := f.Packet.Size(), byte(0x1b)
+	if f.Net == frame.IPv6 {
+		n, next = n+8, 17
+	}
+	binary.BigEndian.PutUint16(p.grh[4:], uint16(n))
+	p.grh[6], p.grh[7] = next, f.HopLimit
+	src, dst := f.Src.As16(), f.Dst.As16()
+	copy(p.grh[8:], src[:])
+	copy(p.grh[24:], dst[:])
+}
+
+// cnpDue is a congestion notification packet to be sent.
+type cnpDue struct {
+	dst     netip.Addr
+	mac     frame.MAC
+	vlan    uint16
+	hasVLAN bool
+	gid     uint8
+	qpn     uint32
+	pkey    uint16
+	srcPort uint16
+}
+
+// congested answers a marked packet with a CNP, when its turn has come.
+func (p *Port) congested(now time.Time, q *QP, f *frame.Frame) {
+	p.counters.NpEcnMarkedRocePackets++
+	if p.np == nil {
+		return
+	}
+	a := cnp.Arrival{Src: f.Src, Dst: f.Dst, Opcode: f.Packet.Opcode, ECN: f.TrafficClass}
+	if !p.np.HandlePacket(now, &a, &q.gate) {
+		return
+	}
+	if p.cnpTail-p.cnpHead >= uint32(len(p.cnps)) {
+		p.counters.NpCnpDropped++
+		return
+	}
+	at := q.m.Attr()
+	d := cnpDue{dst: f.Src, mac: f.SrcMAC, gid: q.gid, qpn: at.DestQPN, pkey: at.PKey, srcPort: q.srcPort}
+	if q.m.Type() == qp.UD {
+		d.qpn = f.Packet.DETH.SrcQP
+		d.srcPort = frame.SourcePort(frame.FlowLabel(q.Num(), d.qpn))
+		for i := range p.gids {
+			if p.gids[i].addr == f.Dst {
+				d.gid = uint8(i)
+			}
+		}
+	}
+	if f.VLANs != 0 {
+		d.vlan, d.hasVLAN = f.VLAN[f.VLANs-1].ID(), true
+	}
+	p.cnps[p.cnpTail%uint32(len(p.cnps))] = d
+	p.cnpTail++
+}

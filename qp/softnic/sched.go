@@ -1,0 +1,250 @@
+package softnic
+
+import "github.com/roce-go/roce/qp"
+
+// qpList is a queue of QPs, linked through them.
+type qpList struct {
+	head, tail *QP
+}
+
+func (l *qpList) push(q *QP) {
+	if q.queued {
+		return
+	}
+	q.queued, q.next = true, nil
+	if l.tail == nil {
+		l.head = q
+	} else {
+		l.tail.next = q
+	}
+	l.tail = q
+}
+
+func (l *qpList) pop() *QP {
+	q := l.head
+	if q != nil {
+		if l.head = q.next; l.head == nil {
+			l.tail = nil
+		}
+		q.queued, q.next = false, nil
+	}
+	return q
+}
+
+// touch draws the conclusions of a call into q's machine: it may have packets,
+// completions, events, and another deadline.
+func (p *Port) touch(q *QP) {
+	if q.port == nil {
+		return
+	}
+	if !q.unresolved {
+		p.ready.push(q)
+	}
+	q.sendCQ.push(&q.sendNode)
+	q.recvCQ.push(&q.recvNode)
+	if q.m.HasEvent() {
+		p.event.push(q)
+	}
+	p.reschedule(q)
+}
+
+// reschedule puts q where its deadline belongs in the heap.
+func (p *Port) reschedule(q *QP) {
+	due := q.paced
+	if d, ok := q.m.Deadline(); ok {
+		if t := p.at2(d); due == 0 || t < due {
+			due = t
+		}
+	}
+	if due == q.due {
+		return
+	}
+	q.due = due
+	switch {
+	case due == 0:
+		p.heapRemove(q)
+	case q.heapAt < 0:
+		p.heap = append(p.heap, q)
+		q.heapAt = int32(len(p.heap) - 1)
+		p.heapUp(int(q.heapAt))
+	default:
+		if !p.heapUp(int(q.heapAt)) {
+			p.heapDown(int(q.heapAt))
+		}
+	}
+}
+
+// The heap is four-way: fewer levels to move through.
+const heapWays = 4
+
+func (p *Port) heapSet(i int, q *QP) {
+	p.heap[i] = q
+	q.heapAt = int32(i)
+}
+
+func (p *Port) heapUp(i int) (moved bool) {
+	q := p.heap[i]
+	for i > 0 {
+		up := (i - 1) / heapWays
+		if p.heap[up].due <= q.due {
+			break
+		}
+		p.heapSet(i, p.heap[up])
+		i, moved = up, true
+	}
+	p.heapSet(i, q)
+	return moved
+}
+
+func (p *Port) heapDown(i int) {
+	q := p.heap[i]
+	for {
+		first := i*heapWays + 1
+		if first >= len(p.heap) {
+			break
+		}
+		least := first
+		for c := first + 1; c < min(first+heapWays, len(p.heap)); c++ {
+			if p.heap[c].due < p.heap[least].due {
+				least = c
+			}
+		}
+		if p.heap[least].due >= q.due {
+			break
+		}
+		p.heapSet(i, p.heap[least])
+		i = least
+	}
+	p.heapSet(i, q)
+}
+
+func (p *Port) heapRemove(q *QP) {
+	i := int(q.heapAt)
+	if i < 0 {
+		return
+	}
+	last := len(p.heap) - 1
+	moved := p.heap[last]
+	p.heap[last] = nil
+	p.heap = p.heap[:last]
+	q.heapAt = -1
+	if moved != q {
+		p.heapSet(i, moved)
+		if !p.heapUp(i) {
+			p.heapDown(i)
+		}
+	}
+}
+
+// CQ is a completion queue. It holds no completions itself, but knows which QPs
+// have some, and so never overflows: what is not polled stays with its QP, whose
+// queues have room for it.
+type CQ struct {
+	head, tail *cqNode
+}
+
+// NewCQ returns a completion queue. QPs of any port may share it.
+func NewCQ() *CQ { return new(CQ) }
+
+type cqNode struct {
+	q      *QP
+	next   *cqNode
+	queued bool
+	recv   bool
+}
+
+func (c *CQ) push(n *cqNode) {
+	if c == nil || n.queued {
+		return
+	}
+	n.queued, n.next = true, nil
+	if c.tail == nil {
+		c.head = n
+	} else {
+		c.tail.next = n
+	}
+	c.tail = n
+}
+
+// Poll takes a completion (ibv_poll_cq). It reports false when there is none.
+// Completions of one work queue come in order.
+func (c *CQ) Poll(wc *qp.Completion) bool {
+	for c.head != nil {
+		n := c.head
+		ok := false
+		if n.recv {
+			ok = n.q.m.NextRecvCompletion(wc)
+		} else {
+			ok = n.q.m.NextSendCompletion(wc)
+		}
+		if ok {
+			return true
+		}
+		if c.head = n.next; c.head == nil {
+			c.tail = nil
+		}
+		n.queued, n.next = false, nil
+	}
+	return false
+}
+
+// drop takes n out, when its QP goes.
+func (c *CQ) drop(n *cqNode) {
+	if c == nil || !n.queued {
+		return
+	}
+	var prev *cqNode
+	for x := c.head; x != nil; prev, x = x, x.next {
+		if x != n {
+			continue
+		}
+		if prev == nil {
+			c.head = n.next
+		} else {
+			prev.next = n.next
+		}
+		if c.tail == n {
+			c.tail = prev
+		}
+		n.queued, n.next = false, nil
+		return
+	}
+}
+
+// Event is something that happened to a QP.
+type Event struct {
+	QP    *QP
+	Event qp.Event
+}
+
+type eventList struct{ head, tail *QP }
+
+func (l *eventList) push(q *QP) {
+	if q.eventQueued {
+		return
+	}
+	q.eventQueued, q.eventNext = true, nil
+	if l.tail == nil {
+		l.head = q
+	} else {
+		l.tail.eventNext = q
+	}
+	l.tail = q
+}
+
+// NextEvent takes an event (ibv_get_async_event), or reports false when there is
+// none.
+func (p *Port) NextEvent(e *Event) bool {
+	for p.event.head != nil {
+		q := p.event.head
+		if q.port != nil && q.m.NextEvent(&e.Event) {
+			e.QP = q
+			return true
+		}
+		if p.event.head = q.eventNext; p.event.head == nil {
+			p.event.tail = nil
+		}
+		q.eventQueued, q.eventNext = false, nil
+	}
+	return false
+}

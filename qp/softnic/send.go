@@ -1,0 +1,231 @@
+package softnic
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/qp"
+)
+
+// NextFrame appends the next frame to send to dst, or reports false when there is
+// none now. The frame has no FCS, and may be shorter than Ethernet's 60 bytes.
+func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
+	p.at(now)
+	if b := p.control.pop(); b != nil {
+		p.counters.TxFrames++
+		return append(dst, b...), true
+	}
+	if !p.NextDecoded(now, &p.tx) {
+		// A QP may have asked for an address.
+		if b := p.control.pop(); b != nil {
+			p.counters.TxFrames++
+			return append(dst, b...), true
+		}
+		return dst, false
+	}
+	return p.tx.AppendTo(dst), true
+}
+
+// NextDecoded is NextFrame for a network that carries no bytes: it fills all of f
+// but what only a decoded frame has. The payload aliases the memory that it comes
+// from until the next call. ARP and neighbour discovery are left out: see
+// AddNeighbor.
+func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
+	p.at(now)
+	if p.cnpHead != p.cnpTail {
+		p.buildCNP(&p.cnps[p.cnpHead%uint32(len(p.cnps))], f)
+		p.cnpHead++
+		p.counters.NpCnpSent++
+		p.counters.TxFrames++
+		return true
+	}
+	for {
+		q := p.ready.pop()
+		if q == nil {
+			return false
+		}
+		if q.port == nil || q.unresolved {
+			continue
+		}
+		if !p.nextOf(now, q, f) {
+			continue
+		}
+		p.ready.push(q) // at the end: the others have their turn
+		p.counters.TxFrames++
+		return true
+	}
+}
+
+// nextOf makes the next packet of q.
+func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
+	made := false
+	if l := q.rate; l != nil && l.rp.Limited() {
+		l.rp.Tick(now)
+		l.pacer.SetRate(now, l.rp.Rate())
+		if !l.pacer.Ready(now) {
+			// Acknowledgements do not wait: the limit is for data.
+			if made = q.m.NextAcknowledge(&p.out); !made {
+				p.park(now, q)
+				return false
+			}
+		}
+	}
+	q.paced = 0
+	if q.m.Type() == qp.UD || q.mac == (frame.MAC{}) {
+		if !q.m.HasPacket() {
+			p.touchTimes(q)
+			return false
+		}
+		if !p.resolved(q, q.m.NextAH()) {
+			return false
+		}
+	}
+	if !made && !q.m.NextPacket(now, &p.out) {
+		p.touchTimes(q)
+		return false
+	}
+	p.address(q, f)
+	f.Packet = p.out.Packet
+	if q.rate != nil && len(f.Packet.Payload) != 0 {
+		n := frameSize(f)
+		q.rate.rp.HandleSent(now, n)
+		if q.rate.rp.Limited() {
+			q.rate.pacer.HandleSent(now, n)
+		}
+	}
+	p.touchTimes(q)
+	return true
+}
+
+// touchTimes is touch after packets were made: nothing else can have changed for
+// connected QPs, but datagrams complete.
+func (p *Port) touchTimes(q *QP) {
+	q.sendCQ.push(&q.sendNode)
+	if q.m.HasEvent() {
+		p.event.push(q)
+	}
+	p.reschedule(q)
+}
+
+// park lets q wait for its pacer, or for its rate to rise.
+func (p *Port) park(now time.Time, q *QP) {
+	d, ok := q.rate.pacer.Deadline()
+	if !ok {
+		d = now
+	}
+	if r, ok := q.rate.rp.Deadline(); ok && r.Before(d) {
+		d = r
+	}
+	q.paced = max(p.at2(d), p.now+1)
+	p.reschedule(q)
+}
+
+// frameSize returns the length of f on the wire without preamble, in bytes, with
+// FCS.
+func frameSize(f *frame.Frame) int {
+	n := 14 + 4*int(f.VLANs) + f.Packet.Size() + 4
+	switch f.Net {
+	case frame.IPv4:
+		return n + 20 + 8
+	case frame.IPv6:
+		return n + 40 + 8
+	}
+	return n + 40
+}
+
+// address fills f but for the packet: the peer of q, or where the datagram in
+// p.out goes.
+func (p *Port) address(q *QP, f *frame.Frame) {
+	ah, peer, mac, sport := &q.m.Attr().AH, q.peer, q.mac, q.srcPort
+	if p.out.AH != nil {
+		ah = p.out.AH
+		peer = netip.AddrFrom16(ah.GID).Unmap()
+		fl := ah.FlowLabel
+		if fl == 0 {
+			fl = frame.FlowLabel(q.Num(), p.out.Packet.DestQP)
+		}
+		sport = frame.SourcePort(fl)
+		mac, _ = p.macOf(ah, peer)
+	}
+	tc := ah.TrafficClass
+	if p.cfg.ECT && tc&3 == 0 {
+		tc |= uint8(frame.ECT0)
+	}
+	p.head(f, int(ah.SGIDIndex), peer, mac, sport, tc, ah.HopLimit, ah.FlowLabel)
+	if ah.HasVLAN {
+		f.VLANs, f.VLAN[0] = 1, frame.VLAN{TPID: frame.EtherTypeVLAN, TCI: ah.VLAN}
+	}
+}
+
+func (p *Port) head(f *frame.Frame, sgid int, dst netip.Addr, mac frame.MAC, sport uint16, tc, hops uint8, flow uint32) {
+	g := &p.gids[sgid]
+	f.Link = frame.Ethernet
+	f.DstMAC, f.SrcMAC = mac, p.cfg.MAC
+	f.VLANs = 0
+	f.Src, f.Dst = g.addr, dst
+	f.TrafficClass, f.HopLimit, f.FlowLabel = tc, hops, flow
+	f.ID, f.ReservedFlag, f.Options = 0, false, nil
+	f.SrcPort, f.DstPort, f.UDPChecksum = sport, p.cfg.UDPPort, 0
+	f.NetPacket, f.Transport, f.Trailer, f.TransportLen = nil, nil, nil, 0
+	f.DF = false
+	switch {
+	case g.v1:
+		f.Net = frame.GRH
+		f.Src, f.Dst = netip.AddrFrom16(g.bytes), netip.AddrFrom16(dst.As16())
+	case g.addr.Is4():
+		f.Net, f.DF = frame.IPv4, true
+	default:
+		f.Net = frame.IPv6
+	}
+}
+
+func (p *Port) buildCNP(d *cnpDue, f *frame.Frame) {
+	params := p.cfg.DCQCN
+	p.head(f, int(d.gid), d.dst, d.mac, d.srcPort, params.CnpDscp<<2, 0, 0)
+	if d.hasVLAN {
+		f.VLANs, f.VLAN[0] = 1, frame.VLAN{TPID: frame.EtherTypeVLAN, TCI: uint16(params.Cnp802pPrio)<<13 | d.vlan}
+	}
+	f.Packet = bth.Packet{Header: cnp.New(d.qpn, d.pkey).BTH, Payload: cnpReserved[:]}
+}
+
+var cnpReserved [bth.CNPReserved]byte
+
+// macOf returns the hardware address of dst: the handle's, that of a multicast
+// group, or what the table has.
+func (p *Port) macOf(ah *qp.AddressHandle, dst netip.Addr) (frame.MAC, bool) {
+	switch {
+	case ah.MAC != [6]byte{}:
+		return ah.MAC, true
+	case dst.Is4() && dst.IsMulticast():
+		a := dst.As4()
+		return frame.MAC{0x01, 0x00, 0x5e, a[1] & 0x7f, a[2], a[3]}, true
+	case dst.IsMulticast():
+		a := dst.As16()
+		return frame.MAC{0x33, 0x33, a[12], a[13], a[14], a[15]}, true
+	}
+	return p.neighbors.lookup(dst)
+}
+
+// resolved reports whether the hardware address of q's next packet is known, and
+// asks for it if not.
+func (p *Port) resolved(q *QP, ah *qp.AddressHandle) bool {
+	dst, sgid := q.peer, q.gid
+	if ah != nil {
+		dst, sgid = netip.AddrFrom16(ah.GID).Unmap(), ah.SGIDIndex
+	} else {
+		ah = &q.m.Attr().AH
+	}
+	mac, ok := p.macOf(ah, dst)
+	if ok {
+		if q.m.Type() != qp.UD {
+			q.mac = mac
+		}
+		return true
+	}
+	q.unresolved = true
+	p.resolve(dst, int(sgid))
+	return false
+}
