@@ -1,0 +1,280 @@
+package conform
+
+import (
+	"encoding/binary"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp/pfc"
+)
+
+// common judges what concerns every packet. It returns false when a receiver
+// drops the packet, so that it counts as not sent.
+func (w *Watcher) common(s *stream) bool {
+	p := &w.f.Packet
+	ok := true
+	if p.Opcode != bth.CNP {
+		if !s.serviceKnown {
+			s.service, s.serviceKnown = p.Opcode, true
+		} else if s.service.Service() != p.Opcode.Service() && s.qp > 1 {
+			w.report(s, OpcodeService, uint64(s.service), uint64(p.Opcode), 0)
+			ok = false
+		}
+	}
+	switch {
+	case p.DestQP == 0:
+		w.report(s, DestQPZero, 0, 0, 0)
+		ok = false
+	case p.DestQP == 1 && p.Opcode.Service() != bth.UD:
+		w.report(s, DestQPManagement, 0, uint64(p.Opcode), 0)
+		ok = false
+	}
+	if !w.partition(s) {
+		ok = false
+	}
+	if p.Resv6 != 0 || p.Resv7 != 0 {
+		if s.first(ReservedBTH) {
+			w.report(s, ReservedBTH, 0, uint64(p.Resv6)<<8|uint64(p.Resv7), 0)
+		}
+	}
+	if w.full {
+		if r := p.DETH.Resv8 | p.XRCETH.Resv8 | p.RDETH.Resv8; r != 0 && s.first(ReservedExt) {
+			w.report(s, ReservedExt, 0, uint64(r), 0)
+		}
+	}
+	if p.Opcode != bth.CNP && (p.FECN || p.BECN) && s.first(FECNSet) {
+		w.report(s, FECNSet, 0, uint64(p.Opcode), 0)
+	}
+	w.network(s)
+	w.pad(s)
+	return ok
+}
+
+// partition judges the P_Key. Rule RS-02.
+func (w *Watcher) partition(s *stream) bool {
+	k := w.f.Packet.PKey
+	if k&0x7fff == 0 {
+		w.report(s, PKeyZero, 0, uint64(k), 0)
+		return false
+	}
+	if s.peer >= 0 && w.streams[s.peer].pkeyKnown {
+		if other := w.streams[s.peer].pkey; !bth.PKeyMatch(k, other) {
+			w.report(s, PKeyMismatch, uint64(other), uint64(k), 0)
+			return false
+		}
+	} else if s.pkeyKnown && (s.pkey^k)&0x7fff != 0 {
+		w.report(s, PKeyMismatch, uint64(s.pkey), uint64(k), 0)
+		return false
+	}
+	// The first stays, so that one odd packet does not make all others odd. Of
+	// the two kinds of membership full is kept: it matches more.
+	if !s.pkeyKnown || k&0x8000 != 0 {
+		s.pkey, s.pkeyKnown = k, true
+	}
+	return true
+}
+
+// network judges IP and UDP.
+func (w *Watcher) network(s *stream) {
+	f := &w.f
+	if f.Net == frame.IPv4 {
+		if len(f.Options) != 0 {
+			w.report(s, IPv4Options, 0, uint64(20+len(f.Options)), 0)
+		}
+		if !f.DF && s.first(IPv4NoDF) {
+			w.report(s, IPv4NoDF, 0, 0, 0)
+		}
+		// A checksum of 0 is one that the sender's card was to fill in.
+		h := f.NetPacket[:20+len(f.Options)]
+		if binary.BigEndian.Uint16(h[10:]) != 0 {
+			if sum := fold(ones(0, h)); sum != 0xffff {
+				w.report(s, IPv4Checksum, 0, uint64(sum), 0)
+			}
+		}
+	}
+	if f.Net == frame.GRH {
+		return
+	}
+	if s.sport == 0 {
+		s.sport = f.SrcPort
+	} else if s.sport != f.SrcPort {
+		w.report(s, SPortChanged, uint64(s.sport), uint64(f.SrcPort), 0)
+		s.sport = f.SrcPort
+	}
+	if f.UDPChecksum != 0 && !f.Truncated() {
+		u := len(f.NetPacket) - f.TransportLen - 8
+		sum := uint32(17) + uint32(f.TransportLen+8)
+		if f.Net == frame.IPv4 {
+			sum = ones(sum, f.NetPacket[12:20])
+		} else {
+			sum = ones(sum, f.NetPacket[8:40])
+		}
+		if fold(ones(sum, f.NetPacket[u:])) != 0xffff {
+			w.report(s, UDPChecksum, 0, uint64(f.UDPChecksum), 0)
+		}
+	}
+}
+
+// ones adds the 16-bit words of b to sum, as the checksum of the Internet does.
+func ones(sum uint32, b []byte) uint32 {
+	for ; len(b) >= 2; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	return sum
+}
+
+func fold(sum uint32) uint16 {
+	for sum>>16 != 0 {
+		sum = sum>>16 + sum&0xffff
+	}
+	return uint16(sum)
+}
+
+// pad judges PadCnt and the pad bytes. Rules RQ-03, RS-06.
+func (w *Watcher) pad(s *stream) {
+	p := &w.f.Packet
+	if p.Opcode.Payload() == bth.NoPayload || p.Opcode == bth.CNP {
+		return
+	}
+	if n := w.f.TransportLen - p.Opcode.HeaderSize() - bth.ICRCSize; n%4 != 0 {
+		w.report(s, PadAlignment, 0, uint64(n), 0)
+		return
+	}
+	if w.full && !w.f.Truncated() && p.PadCnt != 0 {
+		var v uint64
+		for _, b := range p.Pad[:p.PadCnt&3] {
+			v = v<<8 | uint64(b)
+		}
+		if v != 0 {
+			w.report(s, PadNotZero, 0, v, 0)
+		}
+	}
+}
+
+// congestion judges a CNP.
+func (w *Watcher) congestion(s *stream) {
+	p := &w.f.Packet
+	w.seen.Class = ClassCongestion
+	s.CNPs++
+	if w.full && !w.f.Truncated() {
+		for _, b := range p.Payload {
+			if b != 0 {
+				w.report(s, CNPPayload, 0, 0, 0)
+				break
+			}
+		}
+	}
+	if p.SE || p.AckReq || p.PSN != 0 {
+		w.report(s, CNPFields, 0, 0, 0)
+	}
+	// Time stamps of a microsecond may be off by that much.
+	const grain = 1000
+	if gap := w.now - s.lastCNP; s.lastCNP != 0 && w.cfg.MinCNPGap > 0 && gap >= 0 && gap+grain < int64(w.cfg.MinCNPGap) {
+		w.report(s, CNPTooOften, uint64(w.cfg.MinCNPGap), uint64(gap), s.lastFrame)
+	}
+	s.lastCNP = w.now
+	s.lastFrame = w.frames
+}
+
+// datagram judges a UD packet.
+func (w *Watcher) datagram(s *stream, payload int) {
+	p := &w.f.Packet
+	w.seen.Class = ClassNew
+	s.MessagesTx++
+	s.GoodBytes += uint64(payload)
+	if limit := 4096; payload > limit {
+		w.report(s, DatagramSize, uint64(limit), uint64(payload), 0)
+	}
+	if p.DestQP == 0xffffff && w.f.Net != frame.GRH && !w.f.Dst.Unmap().IsMulticast() {
+		w.report(s, MulticastAddress, 0, 0, 0)
+	}
+	if p.DestQP != 1 {
+		if p.AckReq {
+			w.report(s, UnreliableAckReq, 0, uint64(p.Opcode), 0)
+		}
+		return
+	}
+	w.seen.Class = ClassManagement
+	if p.AckReq && s.first(ManagementAckReq) {
+		w.report(s, ManagementAckReq, 0, 0, 0)
+	}
+	const qkey = 0x80010000
+	if w.full && p.DETH.QKey != qkey {
+		w.report(s, ManagementQKey, qkey, uint64(p.DETH.QKey), 0)
+	}
+	if w.full {
+		w.manage()
+	}
+}
+
+// pauser is one sender of pause frames.
+type pauser struct {
+	mac   [6]byte
+	known bool
+	until [pfc.Priorities]int64 // end of the pause by its own time; 0: not paused
+	since [pfc.Priorities]int64
+}
+
+// pause handles a frame that is not RoCE.
+func (w *Watcher) pause(b []byte) {
+	var f pfc.Frame
+	if f.Decode(b) != nil {
+		return
+	}
+	w.seen.Class = ClassPaused
+	p := &w.pausers[0]
+	for i := range w.pausers {
+		q := &w.pausers[i]
+		if q.known && q.mac == f.Src {
+			p = q
+			break
+		}
+		if !q.known {
+			p = q
+			*p = pauser{mac: f.Src, known: true}
+			break
+		}
+	}
+	for prio := range w.pauses {
+		quanta, ok := f.Time(prio)
+		if !ok {
+			continue
+		}
+		t := &w.pauses[prio]
+		if since := p.since[prio]; since != 0 {
+			end := w.now
+			if u := p.until[prio]; u != 0 {
+				end = min(end, u)
+			}
+			if end > since {
+				t.Time += durationOf(end - since)
+			}
+			p.since[prio], p.until[prio] = 0, 0
+		}
+		if quanta == 0 {
+			t.Resume++
+			continue
+		}
+		t.Frames++
+		p.since[prio] = w.now
+		if w.cfg.LinkRate != 0 {
+			p.until[prio] = w.now + int64(pfc.Duration(quanta, w.cfg.LinkRate))
+		}
+	}
+}
+
+// endPauses counts the pauses that end by their own time.
+func (w *Watcher) endPauses() {
+	for i := range w.pausers {
+		p := &w.pausers[i]
+		for prio := range p.since {
+			if s, u := p.since[prio], p.until[prio]; s != 0 && u != 0 {
+				w.pauses[prio].Time += durationOf(u - s)
+			}
+			p.since[prio], p.until[prio] = 0, 0
+		}
+	}
+}

@@ -1,0 +1,427 @@
+// Package conform judges captures of RoCE networks. A [Watcher] is fed frames in
+// capture order, follows every connection in them, and reports what broke a rule
+// of the transport or of the wire format, and what happened: retransmissions,
+// NAKs, time-outs, duplicates. It counts what operators look at besides.
+//
+// It knows nothing of the two ends but what the frames say, and so it learns:
+// which two directions belong together (by addresses and PSNs, or from
+// connection management), first PSNs, path MTU, message counts. A capture may
+// begin in the middle, have one direction only, be cut short by a snapshot
+// length, or miss frames. A breach is reported when no loss by the capture
+// explains what was seen; otherwise there is a note or nothing.
+// [Config].Complete says that the capture lost nothing and has all connections
+// from their first packet, so that more can be judged.
+//
+// The watcher shares no code with the state machines of package qp, on purpose:
+// it is an independent reading of the same rules, so that each can be held
+// against the other.
+//
+// It reads no clock and does no I/O. Memory grows with the flows that are open,
+// up to Config.MaxFlows, and not with the frames; nothing is allocated for a
+// frame of a flow that was seen before, unless findings are left undrained.
+package conform
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"math/bits"
+	"net/netip"
+	"time"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp/pfc"
+	"github.com/roce-go/roce/crc"
+	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp/cm"
+)
+
+// ErrConfig means that a field of Config is out of its range.
+var ErrConfig = errors.New("conform: config out of range")
+
+// Config says how to watch. The zero value is good.
+type Config struct {
+	// UDPPort is the UDP destination port of RoCE v2; 0 means 4791.
+	UDPPort uint16
+	// MaxFlows is how many flows (directions) are followed at a time; 0 means
+	// 4096. When more appear, the one that was idle longest is closed.
+	MaxFlows int
+	// Window is how many of the newest PSNs of a flow are remembered, a power of
+	// two; 0 means 512. A sender with more outstanding is judged less, not wrongly.
+	Window int
+	// Complete says that the capture holds all connections from their first
+	// packet, both directions, and lost no frame. What is a note for fear of loss
+	// becomes a breach.
+	Complete bool
+	// MinTimeout is the shortest acknowledgement time-out that a requester of the
+	// capture may have; 0 means 10 ms. What is sent again sooner was not sent
+	// again by a timer.
+	MinTimeout time.Duration
+	// Reorder is how far the capture may have put frames of the two directions in
+	// the wrong order; 0 means 50 µs.
+	Reorder time.Duration
+	// MinCNPGap is the least time between CNPs of a flow; 0 means 4 µs, the
+	// least that the NVIDIA preset of DCQCN sends; below 0 nothing is checked.
+	MinCNPGap time.Duration
+	// LinkRate in bits per second turns pause quanta into time; 0 means unknown.
+	LinkRate uint64
+	// Closed, where set, is called with each flow that is closed to make room,
+	// and by Finish with all others. The flow is valid during the call alone.
+	Closed func(*Flow)
+}
+
+// Class is what the watcher took a frame for.
+type Class uint8
+
+// Classes of frame.
+const (
+	ClassOther      Class = iota // not RoCE
+	ClassInvalid                 // RoCE that a receiver drops: ICRC, length, opcode, P_Key
+	ClassNew                     // a request or datagram with a new PSN
+	ClassResent                  // a retransmission
+	ClassCopy                    // a duplicate
+	ClassLate                    // out of order
+	ClassResponse                // a READ response or atomic acknowledgement
+	ClassAck                     // a positive acknowledgement
+	ClassNak                     // a NAK
+	ClassRNR                     // an RNR NAK
+	ClassCongestion              // a CNP
+	ClassPaused                  // PFC or PAUSE
+	ClassManagement              // a datagram of QP 1
+)
+
+// Seen is what became of the last frame.
+type Seen struct {
+	Class   Class
+	Flow    int // Flow.ID; -1 when there is none
+	PSN     psn.PSN
+	Payload int // bytes
+	CE      bool
+}
+
+// Watcher follows the connections of a capture. Make one with New; it is for one
+// goroutine.
+type Watcher struct {
+	cfg    Config
+	find   frame.Finder
+	frames uint64
+	roce   uint64
+	now    int64 // of the frame at hand
+	wire   int
+	f      frame.Frame
+	full   bool // all headers of w.f.Packet are there
+	seen   Seen
+
+	streams []*stream
+	free    []int32
+	index   map[key]int32
+	oldest  int32 // list by last use
+	newest  int32
+	evicted uint64
+	past    Counters // of closed streams
+	latency Histogram
+	fct     Histogram
+
+	conns [64]conn
+	cmAt  int
+	msg   cm.Message
+
+	pauses  [pfc.Priorities]Pauses
+	pausers [16]pauser
+
+	queue []Finding
+	taken int
+}
+
+// New returns a watcher, or ErrConfig.
+func New(cfg Config) (*Watcher, error) {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	if cfg.MaxFlows == 0 {
+		cfg.MaxFlows = 4096
+	}
+	if cfg.Window == 0 {
+		cfg.Window = 512
+	}
+	set(&cfg.MinTimeout, 10*time.Millisecond)
+	set(&cfg.Reorder, 50*time.Microsecond)
+	set(&cfg.MinCNPGap, 4*time.Microsecond)
+	if cfg.MaxFlows < 4 || cfg.Window < 16 || cfg.Window > 1<<20 || bits.OnesCount(uint(cfg.Window)) != 1 ||
+		cfg.MinTimeout < 0 || cfg.Reorder < 0 {
+		return nil, ErrConfig
+	}
+	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort}, index: make(map[key]int32), oldest: -1, newest: -1}
+	w.seen.Flow = -1
+	return w, nil
+}
+
+// Frames returns how many frames were handled.
+func (w *Watcher) Frames() uint64 { return w.frames }
+
+// RoCEFrames returns how many of them were RoCE, well formed or not.
+func (w *Watcher) RoCEFrames() uint64 { return w.roce }
+
+// Evicted returns how many flows were closed to make room.
+func (w *Watcher) Evicted() uint64 { return w.evicted }
+
+// Last returns what became of the last frame.
+func (w *Watcher) Last() Seen { return w.seen }
+
+// Total returns the counts of all flows, open and closed.
+func (w *Watcher) Total() Counters {
+	c := w.past
+	for i := w.oldest; i >= 0; i = w.streams[i].newer {
+		c.Add(&w.streams[i].Counters)
+	}
+	return c
+}
+
+// Latency returns the request-to-acknowledgement latencies of all flows.
+func (w *Watcher) Latency() *Histogram { return &w.latency }
+
+// Completion returns the flow completion times of all flows.
+func (w *Watcher) Completion() *Histogram { return &w.fct }
+
+// Pauses returns the pauses of priority prio, 0..7.
+func (w *Watcher) Pauses(prio int) Pauses { return w.pauses[prio&7] }
+
+// Flows calls yield with each open flow, longest idle first, until it returns
+// false.
+func (w *Watcher) Flows(yield func(*Flow) bool) {
+	for i := w.oldest; i >= 0; {
+		next := w.streams[i].newer
+		f := w.view(i)
+		if !yield(&f) {
+			return
+		}
+		i = next
+	}
+}
+
+// HandleFrame judges the next frame: when it was captured, on what link, what
+// the capture has of it, and how long it was on the wire. It keeps nothing of
+// data. Drain NextFinding after it.
+func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLen int) {
+	w.frames++
+	w.now = ts.UnixNano()
+	w.wire = max(wireLen, len(data))
+	w.seen = Seen{Flow: -1}
+	err := w.find.Decode(link, data, wireLen, &w.f)
+	switch err {
+	case nil:
+		w.full = true
+		w.roce++
+		w.packet()
+	case frame.ErrNotRoCE, frame.ErrLink:
+		if link == frame.Ethernet {
+			w.pause(data)
+		}
+	case frame.ErrFragment:
+		if firstFragment(link, data) {
+			w.roce++
+			w.seen.Class = ClassInvalid
+			w.report(nil, Fragment, 0, 0, 0)
+		}
+	case frame.ErrLength:
+		w.roce++
+		w.seen.Class = ClassInvalid
+		w.past.Invalid++
+		w.report(nil, LengthFrame, 0, 0, 0)
+	case bth.ErrTruncated, bth.ErrLength, bth.ErrOpcode, bth.ErrVersion:
+		if w.find.Find(link, data, wireLen, &w.f) != nil {
+			return
+		}
+		w.roce++
+		w.malformed(err)
+	default: // headers cut off by the capture
+	}
+}
+
+// firstFragment reports whether an IPv4 fragment is the first of its datagram,
+// whose UDP header the frame package has seen to be RoCE's.
+func firstFragment(link frame.Link, b []byte) bool {
+	off := 0
+	switch link {
+	case frame.Ethernet:
+		off = 14
+		for off+2 <= len(b) && off < 22 {
+			if t := binary.BigEndian.Uint16(b[off-2:]); t != frame.EtherTypeVLAN && t != frame.EtherTypeQinQ {
+				break
+			}
+			off += 4
+		}
+	case frame.LinuxSLL:
+		off = 16
+	case frame.LinuxSLL2:
+		off = 20
+	}
+	return len(b) >= off+8 && binary.BigEndian.Uint16(b[off+6:])&0x1fff == 0
+}
+
+// malformed handles a packet that bth could not lay out. w.f.Packet holds an
+// older one.
+func (w *Watcher) malformed(err error) {
+	b := w.f.Transport
+	n := w.f.TransportLen
+	w.full = false
+	p := &w.f.Packet
+	if len(b) < bth.Size {
+		if n < bth.MinSize {
+			w.past.Invalid++
+			*p = bth.Packet{}
+			w.report(nil, LengthOpcode, 0, uint64(n), 0)
+		}
+		return
+	}
+	*p = bth.Packet{}
+	_ = p.Header.Decode(b)
+	s := w.stream()
+	s.frame(w.now, w.wire)
+	if err == bth.ErrTruncated && n >= bth.MinSize {
+		// Extended headers are cut off: what the BTH says can be used.
+		s.ICRCUnchecked++
+		w.judge(s)
+		return
+	}
+	s.Invalid++
+	w.seen.Class = ClassInvalid
+	if crc := w.f.CheckICRC(); crc == frame.ICRCBad {
+		w.badICRC(s)
+		return
+	}
+	s.void(p.PSN)
+	switch err {
+	case bth.ErrOpcode:
+		w.report(s, OpcodeUnknown, 0, uint64(p.Opcode), 0)
+	case bth.ErrVersion:
+		w.report(s, VersionNotZero, 0, uint64(p.TVer), 0)
+	default:
+		w.report(s, LengthOpcode, uint64(p.Opcode), uint64(n), 0)
+	}
+}
+
+func (w *Watcher) badICRC(s *stream) {
+	s.ICRCBad++
+	n := w.f.NetPacket
+	w.report(s, ICRCBad, uint64(bits.ReverseBytes32(crc.Sum(n[:len(n)-crc.Size]))),
+		uint64(bits.ReverseBytes32(crc.Stored(n))), 0)
+}
+
+// packet handles a packet that was laid out.
+func (w *Watcher) packet() {
+	s := w.stream()
+	s.frame(w.now, w.wire)
+	switch w.f.CheckICRC() {
+	case frame.ICRCBad:
+		w.seen.Class = ClassInvalid
+		// The fields may be wrong; a PSN that would be the next one is not.
+		s.void(w.f.Packet.PSN)
+		w.badICRC(s)
+		return
+	case frame.ICRCUnchecked:
+		s.ICRCUnchecked++
+	}
+	w.judge(s)
+}
+
+// judge handles a packet of which at least the BTH is good.
+func (w *Watcher) judge(s *stream) {
+	p := &w.f.Packet
+	if !w.common(s) {
+		w.seen.Class = ClassInvalid
+		s.void(p.PSN)
+		return
+	}
+	payload := max(w.f.PayloadLen(), 0)
+	w.seen.Payload = payload
+	if p.Opcode == bth.CNP {
+		w.congestion(s)
+		return
+	}
+	if p.Opcode.Operation() != bth.Acknowledge {
+		s.DataFrames++
+		s.PayloadBytes += uint64(payload)
+		if w.f.ECN() == frame.CE {
+			s.CE++
+			w.seen.CE = true
+			if s.firstCE == 0 {
+				s.firstCE, s.firstCEFrame = w.now, w.frames
+			}
+		}
+	}
+	switch p.Opcode.Service() {
+	case bth.RC, bth.XRC:
+		if p.Opcode.Class() == bth.Response {
+			w.response(s, payload)
+		} else {
+			w.request(s, payload)
+		}
+	case bth.UC:
+		w.request(s, payload)
+	case bth.UD:
+		w.datagram(s, payload)
+	default:
+		s.GoodBytes += uint64(payload)
+		w.seen.Class = ClassNew
+	}
+}
+
+// Finish reports what only the end of the capture shows, and closes all flows.
+// Drain NextFinding after it.
+func (w *Watcher) Finish() {
+	for i := w.oldest; i >= 0; i = w.streams[i].newer {
+		w.finish(w.streams[i])
+		w.streams[i].finished = true
+	}
+	for w.oldest >= 0 {
+		w.close(w.oldest)
+	}
+}
+
+// NextFinding puts the next finding into f and returns true, or returns false.
+func (w *Watcher) NextFinding(f *Finding) bool {
+	if w.taken == len(w.queue) {
+		w.queue, w.taken = w.queue[:0], 0
+		return false
+	}
+	*f = w.queue[w.taken]
+	w.taken++
+	return true
+}
+
+// report queues a finding about the frame at hand. s may be nil.
+func (w *Watcher) report(s *stream, c Check, want, got uint64, earlier uint64) {
+	w.reportAt(s, c, want, got, earlier, w.frames, w.now, w.f.Packet.PSN)
+}
+
+func (w *Watcher) reportAt(s *stream, c Check, want, got, earlier, at uint64, now int64, p psn.PSN) {
+	f := Finding{Check: c, Severity: checks[c].severity, Frame: at, Earlier: earlier,
+		Time: time.Unix(0, now).UTC(), PSN: p, Want: want, Got: got}
+	if w.cfg.Complete {
+		switch c {
+		case AckNeverSentDoubt:
+			f.Check, f.Severity = AckNeverSent, Breach
+		case NakNothingLost, NakNeverSent, ReadsAboveDepth:
+			f.Severity = Breach
+		}
+	}
+	if s != nil {
+		f.Src, f.Dst, f.QP = s.key.src, s.key.dst, s.key.qp
+		f.PeerQP = s.peerQP
+	}
+	w.queue = append(w.queue, f)
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// contentHash is of all after the BTH up to the ICRC.
+func (w *Watcher) contentHash() uint32 {
+	t := w.f.Transport
+	return crc32.Checksum(t[bth.Size:len(t)-bth.ICRCSize], castagnoli)
+}
+
+func unmapped(a netip.Addr) netip.Addr { return a.Unmap() }

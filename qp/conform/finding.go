@@ -1,0 +1,190 @@
+package conform
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/psn"
+)
+
+// Severity says how much a finding matters.
+type Severity uint8
+
+// Severities, from the least to the worst.
+const (
+	// Event is something that a working network does too: a retransmission, a
+	// NAK, a time-out, a duplicate.
+	Event Severity = iota
+	// Note is a deviation that harms nobody who keeps the rules, or one that
+	// the capture may have made itself by losing frames.
+	Note
+	// Breach is a broken rule.
+	Breach
+)
+
+// String returns "event", "note" or "breach", and any other value as a number.
+func (s Severity) String() string {
+	switch s {
+	case Event:
+		return "event"
+	case Note:
+		return "note"
+	case Breach:
+		return "breach"
+	}
+	return strconv.Itoa(int(s))
+}
+
+// Rule is what a finding is about: a rule of the transport ("RS-03"), one of the
+// wire format ("ICRC"), or a kind of event ("TIMEOUT").
+type Rule uint8
+
+// Rules. Those of the form RQ-nn, RS-nn, UC-n, UD-n and XR-n are numbered as in
+// the transport rules that package qp keeps; CA17-nn are compliance statements
+// of Annex A17; the others have names of their own.
+const (
+	RuleNone Rule = iota
+
+	// Wire format.
+	RuleLength   // lengths of IP, UDP, opcode and payload agree
+	RuleFragment // RoCE is never fragmented
+	RuleOpcode   // the opcode is one that the service has
+	RuleVersion  // TVer is 0
+	RuleICRC     // the invariant CRC is right
+	RuleReserved // reserved bits are sent as zero
+	RulePKey     // RS-02: P_Keys of a connection match
+	RuleIPv4     // DF, no options, header checksum
+	RuleUDPSum   // the UDP checksum is 0 or right
+	RuleDestQP   // QP 0 is not RoCE's; QP 1 is a datagram QP
+	RuleAckReq   // AckReq is the requester's alone
+	RuleFECN     // FECN and BECN are not set in data
+	RuleSyndrome // RQ-30: the syndrome is one that is defined
+	RuleSPort    // the UDP source port of an ordered flow is fixed
+	RuleCNP      // layout of a congestion notification packet
+	RuleCNPGap   // the notification point's least gap
+	RuleECN      // CA17-44: marks are answered by CNPs
+	RuleCM       // what REQ and REP said is kept
+
+	// Requester.
+	RuleRQ01 // message sizes
+	RuleRQ03 // pad
+	RuleRQ06 // SE
+	RuleRQ07 // outstanding READs and atomics
+	RuleRQ10 // atomics
+	RuleRQ15 // credits
+	RuleRQ16 // a retransmission is the same
+	RuleRQ22 // acknowledgement of what was never sent
+	RuleRQ23 // go back to the NAK's PSN
+	RuleRQ27 // resumed READ
+	RuleRQ28 // RNR time
+
+	// Responder.
+	RuleRS03 // NAK sequence error
+	RuleRS05 // order of opcodes
+	RuleRS06 // payload sizes
+	RuleRS07 // DMA length
+	RuleRS09 // RNR NAK
+	RuleRS13 // MSN
+	RuleRS14 // order of responses
+	RuleRS15 // READ responses
+	RuleRS18 // silence after an error
+	RuleRS20 // duplicates
+	RuleRS22 // duplicate atomics
+
+	// Other services.
+	RuleUC2 // no AckReq on UC and UD
+	RuleUD1 // datagram size and Q_Key
+	RuleUD4 // multicast
+	RuleXR1 // XRC credits
+	RuleXR2 // XRC SRQ numbers
+
+	// Events.
+	RuleGap
+	RuleReadGap
+	RuleRetransmit
+	RuleTimeout
+	RuleDuplicate
+	RuleReorder
+	RuleNAK
+	RuleRNR
+	RuleUnanswered
+	RuleMissing
+	RuleRestart
+	RuleConnect
+	RuleDisconnect
+	RuleReject
+
+	rules
+)
+
+var ruleNames = [rules]string{
+	RuleNone: "NONE", RuleLength: "LENGTH", RuleFragment: "FRAGMENT", RuleOpcode: "OPCODE", RuleVersion: "VERSION",
+	RuleICRC: "ICRC", RuleReserved: "RESERVED", RulePKey: "PKEY", RuleIPv4: "IPV4", RuleUDPSum: "UDPSUM",
+	RuleDestQP: "DESTQP", RuleAckReq: "ACKREQ", RuleFECN: "FECN", RuleSyndrome: "RQ-30", RuleSPort: "SPORT",
+	RuleCNP: "CNP", RuleCNPGap: "CNP-GAP", RuleECN: "CA17-44", RuleCM: "CM",
+	RuleRQ01: "RQ-01", RuleRQ03: "RQ-03", RuleRQ06: "RQ-06", RuleRQ07: "RQ-07", RuleRQ10: "RQ-10", RuleRQ15: "RQ-15",
+	RuleRQ16: "RQ-16", RuleRQ22: "RQ-22", RuleRQ23: "RQ-23", RuleRQ27: "RQ-27", RuleRQ28: "RQ-28",
+	RuleRS03: "RS-03", RuleRS05: "RS-05", RuleRS06: "RS-06", RuleRS07: "RS-07", RuleRS09: "RS-09", RuleRS13: "RS-13",
+	RuleRS14: "RS-14", RuleRS15: "RS-15", RuleRS18: "RS-18", RuleRS20: "RS-20", RuleRS22: "RS-22",
+	RuleUC2: "UC-2", RuleUD1: "UD-1", RuleUD4: "UD-4", RuleXR1: "XR-1", RuleXR2: "XR-2",
+	RuleGap: "GAP", RuleReadGap: "READ-GAP", RuleRetransmit: "RETRANSMIT", RuleTimeout: "TIMEOUT",
+	RuleDuplicate: "DUPLICATE", RuleReorder: "REORDER", RuleNAK: "NAK", RuleRNR: "RNR",
+	RuleUnanswered: "UNANSWERED", RuleMissing: "MISSING", RuleRestart: "RESTART",
+	RuleConnect: "CONNECT", RuleDisconnect: "DISCONNECT", RuleReject: "REJECT",
+}
+
+// String returns the rule's id, for example "RS-03" or "ICRC".
+func (r Rule) String() string {
+	if r < rules {
+		return ruleNames[r]
+	}
+	return strconv.Itoa(int(r))
+}
+
+// Finding is one thing that was seen. It holds numbers alone, so that making one
+// allocates nothing; String makes the sentence.
+type Finding struct {
+	Check    Check
+	Severity Severity
+	Frame    uint64 // the frame that shows it, from 1; 0 for what only the end shows
+	Earlier  uint64 // an earlier frame that it depends on; 0 = none
+	Time     time.Time
+	Src, Dst netip.Addr
+	QP       uint32 // destination QP of the frame
+	PeerQP   uint32 // QP of the sender, where known; else 0
+	PSN      psn.PSN
+	Want     uint64 // what was expected; what it counts depends on Check
+	Got      uint64 // what was seen
+}
+
+// Rule returns the rule that the finding is about.
+func (f *Finding) Rule() Rule { return f.Check.Rule() }
+
+// String returns a sentence that says what was expected and what was seen.
+func (f *Finding) String() string {
+	if int(f.Check) >= len(checks) {
+		return "check " + strconv.Itoa(int(f.Check))
+	}
+	c := &checks[f.Check]
+	return strings.NewReplacer("{want}", argument(c.want, f.Want), "{got}", argument(c.got, f.Got),
+		"{psn}", f.PSN.String()).Replace(c.text)
+}
+
+// argument turns a number of a finding into what its sentence shows.
+func argument(as format, v uint64) string {
+	switch as {
+	case asTime:
+		return time.Duration(v).String()
+	case asOpcode:
+		return bth.Opcode(v).String()
+	case asSyndrome:
+		return aeth.Syndrome(v).String()
+	case asHex:
+		return "0x" + strconv.FormatUint(v, 16)
+	}
+	return strconv.FormatUint(v, 10)
+}

@@ -1,0 +1,305 @@
+package conform
+
+import (
+	"net/netip"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/psn"
+)
+
+// key names a flow: the packets from one address to a QP at another. v1 and v2
+// are apart.
+type key struct {
+	src, dst netip.Addr
+	qp       uint32
+	grh      bool
+}
+
+// stream is the state of one flow. Its packets are requests of its sender, which
+// req follows, and responses of its sender to the requests of the other
+// direction, peer, whose req they are held against.
+type stream struct {
+	key
+	id           int32
+	older, newer int32 // list by last use; -1 ends it
+	peer         int32 // -1: not known
+	pairedBy     pairing
+	hits         uint32 // responses that fitted the pair
+	tries        uint32 // of finding a peer
+	service      bth.Opcode
+	serviceKnown bool
+	once         [2]uint64 // checks that are reported once
+	peerQP       uint32    // QP of the sender, kept when the other direction is closed
+	finished     bool
+	pkey         uint16
+	pkeyKnown    bool
+	sport        uint16
+	mtu          int
+	mtuFirm      bool
+	lastCNP      int64
+	firstCE      int64
+	firstCEFrame uint64
+	lastFrame    uint64
+	Counters
+	req *requester
+	rsp responder
+}
+
+type pairing uint8
+
+const (
+	pairGuessed pairing = iota // by PSN
+	pairCM                     // by connection management
+)
+
+// stream finds or makes the flow of w.f, and makes it the newest.
+func (w *Watcher) stream() *stream {
+	k := key{unmapped(w.f.Src), unmapped(w.f.Dst), w.f.Packet.DestQP, w.f.Net == frame.GRH}
+	if i := w.newest; i >= 0 && w.streams[i].key == k {
+		w.seen.Flow = int(i)
+		w.seen.PSN = w.f.Packet.PSN
+		return w.streams[i]
+	}
+	s := w.open(k)
+	w.seen.Flow = int(s.id)
+	w.seen.PSN = w.f.Packet.PSN
+	return s
+}
+
+func (w *Watcher) open(k key) *stream {
+	if i, ok := w.index[k]; ok {
+		if i != w.newest {
+			w.unlink(i)
+			w.link(i)
+		}
+		return w.streams[i]
+	}
+	if len(w.index) >= w.cfg.MaxFlows {
+		w.evicted++
+		w.close(w.oldest)
+	}
+	var i int32
+	if n := len(w.free); n > 0 {
+		i = w.free[n-1]
+		w.free = w.free[:n-1]
+	} else {
+		i = int32(len(w.streams))
+		w.streams = append(w.streams, &stream{})
+	}
+	s := w.streams[i]
+	req := s.req
+	*s = stream{key: k, id: i, peer: -1, req: req}
+	if req != nil {
+		req.reset()
+	}
+	w.index[k] = i
+	w.link(i)
+	return s
+}
+
+func (w *Watcher) link(i int32) {
+	s := w.streams[i]
+	s.older, s.newer = w.newest, -1
+	if w.newest >= 0 {
+		w.streams[w.newest].newer = i
+	} else {
+		w.oldest = i
+	}
+	w.newest = i
+}
+
+func (w *Watcher) unlink(i int32) {
+	s := w.streams[i]
+	if s.older >= 0 {
+		w.streams[s.older].newer = s.newer
+	} else {
+		w.oldest = s.newer
+	}
+	if s.newer >= 0 {
+		w.streams[s.newer].older = s.older
+	} else {
+		w.newest = s.older
+	}
+}
+
+// close reports what the end of a flow shows, and forgets it.
+func (w *Watcher) close(i int32) {
+	s := w.streams[i]
+	if !s.finished {
+		w.finish(s)
+	}
+	if w.cfg.Closed != nil {
+		f := w.view(i)
+		w.cfg.Closed(&f)
+	}
+	w.past.Add(&s.Counters)
+	// The index may be taken again.
+	if s.peer >= 0 && w.streams[s.peer].peer == i {
+		w.streams[s.peer].peer = -1
+	}
+	delete(w.index, s.key)
+	w.unlink(i)
+	w.free = append(w.free, i)
+}
+
+func (w *Watcher) view(i int32) Flow {
+	s := w.streams[i]
+	f := Flow{ID: int(i), Src: s.src, Dst: s.dst, QP: s.qp, Peer: -1, Service: s.service.Service(), MTU: s.mtu, Counters: &s.Counters,
+		Latency: &noHistogram, Completion: &noHistogram, PeerQP: s.peerQP}
+	if s.peer >= 0 {
+		f.Peer = int(s.peer)
+	}
+	if s.req != nil {
+		f.Latency, f.Completion = &s.req.latency, &s.req.completion
+	}
+	return f
+}
+
+var noHistogram Histogram
+
+// first reports whether c was not reported for s before, and remembers it.
+func (s *stream) first(c Check) bool {
+	word, bit := &s.once[c/64&1], uint64(1)<<(c%64)
+	if *word&bit != 0 {
+		return false
+	}
+	*word |= bit
+	return true
+}
+
+// void remembers the PSN of a packet that its receiver drops, so that neither
+// its absence nor an answer to it is held against anybody.
+func (s *stream) void(p psn.PSN) {
+	if s.req == nil || !s.req.started {
+		return
+	}
+	if u := psn.Unwrap(s.req.next, p); u >= s.req.next && u < s.req.next+64 {
+		s.req.voidTo = max(s.req.voidTo, u+1)
+	}
+}
+
+// pair finds the requests that the responses of s answer: those of the other
+// direction between the same addresses that have the PSN at hand outstanding.
+func (w *Watcher) pair(s *stream) *stream {
+	if s.peer >= 0 {
+		p := w.streams[s.peer]
+		r := p.req
+		if s.pairedBy == pairCM || r == nil || !r.started {
+			return p
+		}
+		u := psn.Unwrap(r.next, w.f.Packet.PSN)
+		d := int64(u) - int64(r.next)
+		if d < 1<<16 && d > -1<<16 {
+			// An answer that nothing asked for may be one to another QP, when
+			// this one's number was taken into use again.
+			if s.rsp.dead || u < r.acked && u >= r.first {
+				if t := w.candidate(s, true); t != nil && (s.rsp.dead || r.copies == 0 || t.req.lastSent > r.lastSent) {
+					w.report(s, Restarted, uint64(psn.Wrap(r.next)), 0, 0)
+					s.rsp = responder{}
+					w.join(s, t, pairGuessed)
+					return t
+				}
+			}
+			s.hits++
+			return p
+		}
+		if s.hits > 2 {
+			return p
+		}
+		s.peer, p.peer = -1, -1
+	}
+	if t := w.candidate(s, false); t != nil {
+		w.join(s, t, pairGuessed)
+		return t
+	}
+	return nil
+}
+
+// candidate returns the flow without a peer that the packet at hand, of s, best
+// answers; nil when there is none or more than one. With recent, its last
+// request must be too young for a time-out.
+func (w *Watcher) candidate(s *stream, recent bool) *stream {
+	if s.tries++; s.tries > 64 && s.tries%64 != 0 {
+		return nil // it walks through all flows
+	}
+	var best *stream
+	rank := 0
+	unique := true
+	for i := w.newest; i >= 0; i = w.streams[i].older {
+		t := w.streams[i]
+		if t.src != s.dst || t.dst != s.src || t.grh != s.grh || t.peer >= 0 || t.req == nil || !t.req.started ||
+			t.service.Service() != w.f.Packet.Opcode.Service() {
+			continue
+		}
+		r := t.req
+		u := psn.Unwrap(r.next, w.f.Packet.PSN)
+		ahead := u >= r.next && !r.spanOpen
+		if u < r.acked || ahead && (!w.cfg.Complete || u >= r.next+64) {
+			continue
+		}
+		young := w.now-r.lastSent < int64(w.cfg.MinTimeout)
+		if recent && !young {
+			continue
+		}
+		n := 1
+		if !ahead {
+			n += 8
+		}
+		if young {
+			n += 4
+		}
+		if t.qp == s.qp {
+			n++
+		}
+		if t.sport == s.sport {
+			n++
+		}
+		switch {
+		case n > rank:
+			best, rank, unique = t, n, true
+		case n == rank:
+			unique = false
+		}
+	}
+	if !unique {
+		return nil
+	}
+	return best
+}
+
+// join makes s and t the two directions of a connection.
+func (w *Watcher) join(s, t *stream, by pairing) {
+	for _, x := range [2]*stream{s, t} {
+		if x.peer >= 0 {
+			w.streams[x.peer].peer = -1
+		}
+	}
+	s.peer, t.peer = t.id, s.id
+	s.peerQP, t.peerQP = t.qp, s.qp
+	s.pairedBy, t.pairedBy = by, by
+	s.hits = 0
+	switch {
+	case s.mtuFirm && !t.mtuFirm:
+		w.learnMTU(s, s.mtu, true)
+	case t.mtuFirm && !s.mtuFirm:
+		w.learnMTU(t, t.mtu, true)
+	}
+}
+
+// learnMTU takes m for the path MTU of both directions.
+func (w *Watcher) learnMTU(s *stream, m int, firm bool) {
+	s.mtu, s.mtuFirm = m, firm
+	if s.req != nil {
+		s.req.closeSpan(m)
+	}
+	if s.peer >= 0 {
+		p := w.streams[s.peer]
+		if p.mtu == 0 || !p.mtuFirm {
+			p.mtu, p.mtuFirm = m, firm
+			if p.req != nil {
+				p.req.closeSpan(m)
+			}
+		}
+	}
+}

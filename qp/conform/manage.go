@@ -1,0 +1,133 @@
+package conform
+
+import (
+	"net/netip"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp/cm"
+)
+
+// conn is a connection being made: a REQ that awaits its REP.
+type conn struct {
+	used     bool
+	src, dst netip.Addr // of REQ
+	grh      bool
+	commID   uint32
+	qp       uint32
+	psn      uint32
+	mtu      int
+	depth    int // READs and atomics that the sender of REQ sends at a time
+	taken    int // and takes
+}
+
+// manage follows connection management: REQ and REP tell both QP numbers, both
+// first PSNs and the path MTU.
+func (w *Watcher) manage() {
+	b := w.f.Packet.Payload
+	if len(b) < cm.Size || w.msg.Decode(b) != nil {
+		return
+	}
+	src, dst := unmapped(w.f.Src), unmapped(w.f.Dst)
+	grh := w.streams[w.newest].grh
+	switch w.msg.Header.AttributeID {
+	case cm.AttrREQ:
+		q := &w.msg.REQ
+		c := w.findConn(src, dst, q.LocalCommID)
+		if c == nil {
+			c = &w.conns[w.cmAt%len(w.conns)]
+			w.cmAt++
+		}
+		*c = conn{used: true, src: src, dst: dst, grh: grh, commID: q.LocalCommID, qp: q.LocalQPN, psn: q.StartingPSN,
+			mtu: q.PathPacketPayloadMTU.Bytes(), depth: int(q.InitiatorDepth), taken: int(q.ResponderResources)}
+	case cm.AttrREP:
+		q := &w.msg.REP
+		c := w.findConn(dst, src, q.RemoteCommID)
+		if c == nil || !c.used {
+			return
+		}
+		c.used = false
+		w.connect(c, q)
+	case cm.AttrREJ:
+		w.report(w.streams[w.newest], Rejected, 0, uint64(w.msg.REJ.Reason), 0)
+	case cm.AttrDREQ:
+		w.report(w.streams[w.newest], Disconnected, 0, 0, 0)
+	}
+}
+
+func (w *Watcher) findConn(src, dst netip.Addr, id uint32) *conn {
+	for i := range w.conns {
+		c := &w.conns[i]
+		if c.commID == id && c.src == src && c.dst == dst {
+			return c
+		}
+	}
+	return nil
+}
+
+// connect opens both directions of a new connection. The starting PSN in a
+// message is the first that its receiver is to send.
+func (w *Watcher) connect(c *conn, q *cm.REP) {
+	here := w.newest
+	there := w.open(key{c.src, c.dst, q.LocalQPN, c.grh})
+	back := w.open(key{c.dst, c.src, c.qp, c.grh})
+	for _, x := range [2]struct {
+		s     *stream
+		psn   uint32
+		depth int
+	}{{there, q.StartingPSN, min(c.depth, int(q.ResponderResources))}, {back, c.psn, min(c.taken, int(q.InitiatorDepth))}} {
+		s := x.s
+		r := w.requesterOf(s)
+		if r.started && r.next == base|uint64(x.psn) {
+			continue // a repeated REP
+		}
+		r.restart()
+		u := base | uint64(x.psn)
+		r.started, r.certain, r.first, r.next, r.acked = true, true, u, u, u
+		r.depth = x.depth
+		s.rsp = responder{}
+		s.mtu, s.mtuFirm = c.mtu, c.mtu != 0
+		s.serviceKnown, s.pkeyKnown = false, false
+	}
+	w.join(there, back, pairCM)
+	w.reportAt(there, Connected, uint64(c.qp), uint64(q.LocalQPN), 0, w.frames, w.now, psn.PSN(q.StartingPSN))
+	// The flow of the datagram itself stays the newest.
+	w.unlink(here)
+	w.link(here)
+}
+
+// finish reports what the end of a flow shows.
+func (w *Watcher) finish(s *stream) {
+	if w.oldest == s.id && s.newer < 0 {
+		w.endPauses()
+	}
+	var p *stream
+	if s.peer >= 0 {
+		p = w.streams[s.peer]
+	}
+	if p != nil && s.CE >= 3 && p.CNPs == 0 && p.Last > s.firstCE && p.Frames > 0 {
+		w.reportAt(s, ECNUnanswered, 0, s.CE, s.firstCEFrame, 0, w.now, 0)
+	}
+	r := s.req
+	if r == nil || !r.started {
+		return
+	}
+	if q := &r.suspect; q.valid && !w.cfg.Complete {
+		w.reportAt(s.peerOr(w), AckNeverSentDoubt, uint64(psn.Wrap(r.next)), 0, 0, r.suspectFrame, q.t, psn.Wrap(q.psn))
+	}
+	if s.peer >= 0 && p.rsp.dead {
+		return
+	}
+	for v := max(r.acked, r.first); v < r.next && v < r.acked+uint64(len(r.ring)); v++ {
+		e := r.at(v)
+		if e == nil || e.flags&asked == 0 || e.flags&isTail != 0 || e.sends < 2 || e.op.Service() == bth.UC {
+			continue
+		}
+		check := Unanswered
+		if p != nil && p.rsp.frames > 0 && e.sends >= 3 {
+			check = AckReqUnanswered
+		}
+		w.reportAt(s, check, 0, uint64(e.sends), e.frame, 0, w.now, psn.Wrap(v))
+		return
+	}
+}

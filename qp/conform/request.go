@@ -1,0 +1,668 @@
+package conform
+
+import (
+	"time"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/psn"
+)
+
+// Unwrapped PSNs begin here, so that what lies before the first is positive.
+const base = 1 << 32
+
+// A PSN this far from the expected one is another life of the QP number.
+const restart = 1 << 20
+
+// sent is what is remembered of a request packet. A READ has one at its first
+// PSN and one, with isTail, at its last.
+type sent struct {
+	psn   uint64 // unwrapped; 0: none
+	first int64  // when it was first sent
+	last  int64  // when it was last sent
+	start int64  // when the message's first packet was first sent
+	frame uint64 // first
+	left  uint32 // bytes of DMA length after this packet
+	hash  uint32 // of extended headers and payload
+	msn   uint32 // the responder's MSN after it
+	srq   uint32
+	ipid  uint16
+	op    bth.Opcode
+	sends uint8 // since it was last refused
+	flags sentFlags
+}
+
+type sentFlags uint8
+
+const (
+	hasLeft sentFlags = 1 << iota
+	hasHash
+	hasMSN
+	isEnd // of a message
+	isTail
+	asked // AckReq was set
+)
+
+// read is a READ, ATOMIC, FLUSH or ATOMIC WRITE that awaits its answer.
+type read struct {
+	start, end uint64 // PSNs [start, end)
+	from, to   uint64 // PSNs asked for by the newest request for it
+	pos        uint64 // next response expected
+	high       uint64 // responses below it were seen
+	va         uint64
+	orig       uint64 // an atomic's answer
+	t          int64  // first sent
+	lastT      int64  // last sent or answered
+	rkey, len  uint32
+	op         bth.Opcode
+	known      bool // extended headers were captured
+	open       bool // end is not known: the MTU is not
+	done       bool
+	again      bool // asked for more than once
+	gap        bool // a response was missing
+	hasOrig    bool
+}
+
+const maxReads = 64
+
+// requester follows the requests of a flow, and what their answers say of them.
+type requester struct {
+	started bool
+	certain bool   // the first PSN is known, and that MSN was 0 before it
+	first   uint64 // the first PSN
+	next    uint64 // above the highest seen
+	voidTo  uint64 // PSNs from next to it went out in packets that are dropped
+	ring    []sent
+	reads   [maxReads]read
+	readN   int // reads[(readN-1) % maxReads] is the newest
+
+	spanOpen bool // the newest request is a READ whose number of PSNs is not known
+
+	lastU    uint64 // PSN of the packet before
+	lastSent int64
+	lastIPID uint16
+	varies   bool // the IP identification differs between packets
+
+	resend     bool // in a retransmission, of which resendNext is next
+	resendNext uint64
+	gapAt      int64
+
+	acked    uint64 // above the highest acknowledged
+	answered uint64 // highest PSN answered positively; 0: none
+	answerAt int64
+	nak      refusal // sequence error that awaits retransmission
+	rnr      refusal
+	rnrTime  time.Duration
+	nakLast  uint64 // PSN of the last NAK sequence error
+	nakFrame uint64
+	nakIPID  uint16
+	copies   int // duplicates and retransmissions, each of which may be answered
+
+	suspect      refusal // acknowledgement of what was not seen sent
+	suspectFrame uint64
+
+	trust   int    // MSNs that fitted
+	offset  int32  // by which the last did not
+	lastMSN uint32 // highest, of newest PSN
+	hasMSN  bool
+
+	credit  uint32 // limit in messages
+	credits bool
+	since   int64
+	over    struct {
+		valid bool
+		msn   uint32
+		frame uint64
+		psn   uint64
+		t     int64
+	}
+	depth int // initiator depth of connection management; 0: not known
+
+	latency    Histogram
+	completion Histogram
+}
+
+type refusal struct {
+	valid bool
+	psn   uint64
+	t     int64
+}
+
+func (r *requester) reset() {
+	ring := r.ring
+	clear(ring)
+	*r = requester{ring: ring}
+}
+
+// restart keeps what was measured.
+func (r *requester) restart() {
+	ring := r.ring
+	clear(ring)
+	lat, com := r.latency, r.completion
+	*r = requester{ring: ring, latency: lat, completion: com}
+}
+
+func (w *Watcher) requesterOf(s *stream) *requester {
+	if s.req == nil {
+		s.req = &requester{ring: make([]sent, w.cfg.Window)}
+	}
+	return s.req
+}
+
+func (r *requester) slot(u uint64) *sent { return &r.ring[u&uint64(len(r.ring)-1)] }
+
+// at returns what was sent with PSN u, or nil.
+func (r *requester) at(u uint64) *sent {
+	if e := r.slot(u); e.psn == u {
+		return e
+	}
+	return nil
+}
+
+// read returns the newest READ or atomic that has PSN u, or nil.
+func (r *requester) read(u uint64) *read {
+	for i := 0; i < min(r.readN, maxReads); i++ {
+		d := &r.reads[(r.readN-1-i)%maxReads]
+		if u >= d.start && (u < d.end || d.open && i == 0) {
+			return d
+		}
+	}
+	return nil
+}
+
+// span returns how many PSNs a READ of n bytes takes.
+func span(n uint32, mtu int) uint64 {
+	if n == 0 {
+		return 1
+	}
+	return (uint64(n) + uint64(mtu) - 1) / uint64(mtu)
+}
+
+// closeSpan gives READs their end when the MTU becomes known.
+func (r *requester) closeSpan(mtu int) {
+	if !r.spanOpen {
+		return
+	}
+	d := &r.reads[(r.readN-1)%maxReads]
+	if !d.known {
+		return
+	}
+	r.spanOpen = false
+	d.open = false
+	whole := d.to == d.end
+	d.end = d.start + span(d.len, mtu)
+	if whole {
+		d.to = d.end
+	}
+	r.next = max(r.next, d.end)
+	r.tail(d)
+}
+
+// tail puts the entry at a READ's last PSN.
+func (r *requester) tail(d *read) {
+	if e := r.at(d.start); e != nil && d.end > d.start+1 {
+		t := *e
+		t.psn = d.end - 1
+		t.flags |= isTail
+		*r.slot(d.end - 1) = t
+	}
+}
+
+// request judges a request of RC, XRC or UC.
+func (w *Watcher) request(s *stream, payload int) {
+	p := &w.f.Packet
+	r := w.requesterOf(s)
+	unreliable := p.Opcode.Service() == bth.UC
+	w.alone(s, payload, unreliable)
+	if !r.started {
+		u := base | uint64(p.PSN)
+		r.started, r.first, r.next, r.acked = true, u, u, u
+		r.certain = r.certain || w.cfg.Complete
+		r.voidTo = 0
+	}
+	u := psn.Unwrap(r.next, p.PSN)
+	if d := int64(u) - int64(r.next); d > restart || d < -restart {
+		w.report(s, Restarted, uint64(psn.Wrap(r.next)), 0, 0)
+		r.restart()
+		u = base | uint64(p.PSN)
+		r.started, r.first, r.next, r.acked = true, u, u, u
+		if s.peer >= 0 && s.pairedBy == pairGuessed {
+			w.streams[s.peer].peer, s.peer = -1, -1
+		}
+	}
+	if r.certain && u < r.first {
+		w.report(s, CMStartingPSN, uint64(psn.Wrap(r.first)), uint64(p.PSN), 0)
+		r.certain = false
+	}
+	ipid := w.f.ID
+	if w.f.Net == frame.IPv4 && u != r.lastU && r.lastSent != 0 && ipid != r.lastIPID {
+		r.varies = true
+	}
+	if u >= r.next {
+		w.newRequest(s, r, u, payload)
+	} else {
+		w.oldRequest(s, r, u, payload, unreliable)
+	}
+	r.lastU, r.lastSent, r.lastIPID = u, w.now, ipid
+}
+
+// alone judges what one request shows without others.
+func (w *Watcher) alone(s *stream, payload int, unreliable bool) {
+	p := &w.f.Packet
+	op := p.Opcode
+	if unreliable && p.AckReq {
+		w.report(s, UnreliableAckReq, 0, uint64(op), 0)
+	}
+	if p.SE && !solicitable(op) {
+		w.report(s, SolicitedMisplaced, 0, uint64(op), 0)
+	}
+	w.size(s, payload)
+	if !w.full {
+		return
+	}
+	if op.Ext()&bth.HasRETH != 0 && p.RETH.DMALen > 1<<31 {
+		w.report(s, SizeAboveLimit, 1<<31, uint64(p.RETH.DMALen), 0)
+	}
+	switch op.Operation() {
+	case bth.WriteOnly, bth.WriteOnlyImm, bth.AtomicWrite:
+		if int(p.RETH.DMALen) != payload {
+			w.report(s, DMALengthOnly, uint64(p.RETH.DMALen), uint64(payload), 0)
+		}
+	case bth.WriteFirst:
+		if int(p.RETH.DMALen) <= payload {
+			w.report(s, DMALengthFirst, uint64(p.RETH.DMALen), uint64(payload), 0)
+		}
+	}
+	if va := p.AtomicETH.VA | p.RETH.VA; (op.Ext()&bth.HasAtomicETH != 0 || op.Operation() == bth.AtomicWrite) && va%8 != 0 {
+		w.report(s, AtomicMisaligned, 0, va, 0)
+	}
+}
+
+// solicitable: rule RQ-06.
+func solicitable(op bth.Opcode) bool {
+	switch op.Operation() {
+	case bth.SendLast, bth.SendLastImm, bth.SendLastInv, bth.SendOnly, bth.SendOnlyImm, bth.SendOnlyInv,
+		bth.WriteLastImm, bth.WriteOnlyImm:
+		return true
+	}
+	return false
+}
+
+// size judges payload against the path MTU. Rule RS-06.
+func (w *Watcher) size(s *stream, payload int) {
+	switch w.f.Packet.Opcode.Payload() {
+	case bth.ExactlyMTU:
+		legal := payload >= 256 && payload <= 4096 && payload&(payload-1) == 0
+		switch {
+		case s.mtu == 0 && !legal:
+			w.report(s, SizeNoMTU, 0, uint64(payload), 0)
+		case s.mtu == 0 || !s.mtuFirm && legal:
+			w.learnMTU(s, payload, true)
+		case payload != s.mtu:
+			w.report(s, SizeNotMTU, uint64(s.mtu), uint64(payload), 0)
+		}
+	case bth.OneToMTU, bth.UpToMTU:
+		limit := 4096
+		if s.mtu != 0 && s.mtuFirm {
+			limit = s.mtu
+		}
+		if payload > limit {
+			w.report(s, SizeOverMTU, uint64(limit), uint64(payload), 0)
+		} else if payload == 0 && w.f.Packet.Opcode.Payload() == bth.OneToMTU {
+			w.report(s, SizeEmptyLast, 0, 0, 0)
+		}
+	}
+}
+
+// newRequest handles a PSN above all before.
+func (w *Watcher) newRequest(s *stream, r *requester, u uint64, payload int) {
+	p := &w.f.Packet
+	w.seen.Class = ClassNew
+	s.GoodBytes += uint64(payload)
+	r.resend = false
+	if r.spanOpen && u > r.next-1 {
+		w.endSpan(s, r, u)
+	}
+	if u > r.next {
+		s.SequenceError++
+		r.gapAt = w.now
+		w.report(s, SequenceGap, uint64(psn.Wrap(r.next)), u-r.next, 0)
+	} else if q := &r.suspect; q.valid && u <= q.psn && u >= r.voidTo {
+		// The acknowledged PSN follows only now. Had the capture lost it the first
+		// time, this would be a retransmission, which takes a time-out.
+		if d := w.now - q.t; d > int64(w.cfg.Reorder) && d < int64(w.cfg.MinTimeout) && !w.cfg.Complete {
+			w.reportAt(s.peerOr(w), AckNeverSent, uint64(p.PSN), 0, w.frames, r.suspectFrame, q.t, psn.Wrap(q.psn))
+		}
+	}
+	r.suspect.valid = false
+	n := w.enter(s, r, u, payload)
+	r.next = u + n
+	if r.spanOpen && s.mtu != 0 {
+		r.closeSpan(s.mtu)
+	}
+}
+
+// peerOr returns the stream of the other direction, or s itself.
+func (s *stream) peerOr(w *Watcher) *stream {
+	if s.peer >= 0 {
+		return w.streams[s.peer]
+	}
+	return s
+}
+
+// endSpan ends a READ of unknown span, when the next request has PSN u.
+func (w *Watcher) endSpan(s *stream, r *requester, u uint64) {
+	d := &r.reads[(r.readN-1)%maxReads]
+	fits := 0
+	if d.known {
+		for m := 256; m <= 4096; m *= 2 {
+			if d.start+span(d.len, m) == u {
+				fits = m
+				break
+			}
+		}
+	}
+	r.spanOpen, d.open = false, false
+	whole := d.to == d.end
+	d.end = max(u, d.start+1)
+	if whole {
+		d.to = d.end
+	}
+	if fits != 0 && d.len > 256 {
+		// READs of one length may fit several MTUs: not firm.
+		s.mtu = fits
+		r.tail(d)
+	}
+	r.next = u
+}
+
+// enter remembers a request that was not seen before, judges it against the one
+// before it, and returns how many PSNs it takes.
+func (w *Watcher) enter(s *stream, r *requester, u uint64, payload int) uint64 {
+	p := &w.f.Packet
+	op := p.Opcode
+	e := sent{psn: u, first: w.now, last: w.now, start: w.now, frame: w.frames, ipid: w.f.ID, op: op, sends: 1}
+	if p.AckReq {
+		e.flags |= asked
+	}
+	inside := op.Middle() || op.Last()
+	if !op.First() && !op.Middle() {
+		e.flags |= isEnd
+		s.MessagesTx++
+	}
+	if w.full && !w.f.Truncated() && op.Service() != bth.UC {
+		e.flags |= hasHash
+		e.hash = w.contentHash()
+	}
+	e.srq = p.XRCETH.SRQ
+	prev := r.at(u - 1)
+	switch {
+	case prev != nil && !(prev.op.First() || prev.op.Middle()):
+		if inside {
+			w.report(s, OrderOutside, uint64(prev.op), uint64(op), prev.frame)
+		}
+	case prev != nil:
+		if !inside || prev.op.Send() != op.Send() {
+			w.report(s, OrderInMessage, uint64(prev.op), uint64(op), prev.frame)
+		} else {
+			e.start = prev.start
+			if op.Service() == bth.XRC && w.full && p.XRCETH.SRQ != prev.srq {
+				w.report(s, XRCOtherSRQ, uint64(prev.srq), uint64(p.XRCETH.SRQ), prev.frame)
+			}
+			if prev.flags&hasLeft != 0 && op.Write() {
+				w.left(s, &e, prev.left, payload)
+			}
+		}
+	case r.certain && u == r.first && inside:
+		w.report(s, OrderAtStart, 0, uint64(op), 0)
+	}
+	if op.Operation() == bth.WriteFirst && w.full && int(p.RETH.DMALen) > payload {
+		e.flags |= hasLeft
+		e.left = p.RETH.DMALen - uint32(payload)
+	}
+	switch {
+	case prev != nil && prev.flags&hasMSN != 0:
+		e.flags |= hasMSN
+		e.msn = prev.msn
+	case r.certain && u == r.first:
+		e.flags |= hasMSN
+	}
+	if e.flags&isEnd != 0 {
+		e.msn = (e.msn + 1) & psn.Mask
+	}
+	n := uint64(1)
+	if answered(op) {
+		n = w.enterRead(s, r, u)
+	}
+	*r.slot(u) = e
+	if n > 1 {
+		r.tail(&r.reads[(r.readN-1)%maxReads])
+	}
+	if r.credits && e.flags&(hasMSN|isEnd) == hasMSN|isEnd && (op.Send() || op.Ext()&bth.HasImmDt != 0) &&
+		r.trust > 0 && w.now-r.since > int64(w.cfg.MinTimeout) && newer(e.msn, r.credit+1) > 0 {
+		r.over.valid, r.over.msn, r.over.frame, r.over.psn, r.over.t = true, e.msn, w.frames, u, w.now
+	}
+	return n
+}
+
+// left judges the DMA length inside a WRITE. Rule RS-07.
+func (w *Watcher) left(s *stream, e *sent, left uint32, payload int) {
+	if e.op.Last() {
+		if int(left) != payload {
+			w.report(s, DMALengthLast, uint64(left), uint64(payload), 0)
+		}
+		return
+	}
+	if int(left) <= payload {
+		w.report(s, DMALengthMiddle, uint64(left), uint64(payload), 0)
+		return
+	}
+	e.flags |= hasLeft
+	e.left = left - uint32(payload)
+}
+
+// answered reports whether requests with op get an answer of their own.
+func answered(op bth.Opcode) bool {
+	switch op.Operation() {
+	case bth.ReadRequest, bth.CmpSwap, bth.FetchAdd, bth.Flush, bth.AtomicWrite:
+		return op.Class() == bth.Request
+	}
+	return false
+}
+
+func (w *Watcher) enterRead(s *stream, r *requester, u uint64) uint64 {
+	p := &w.f.Packet
+	d := &r.reads[r.readN%maxReads]
+	r.readN++
+	*d = read{start: u, end: u + 1, from: u, to: u + 1, pos: u, high: u, t: w.now, lastT: w.now, op: p.Opcode, known: w.full,
+		va: p.RETH.VA, rkey: p.RETH.RKey, len: p.RETH.DMALen}
+	if r.depth > 0 {
+		n := 0
+		for i := 0; i < min(r.readN, maxReads); i++ {
+			if q := &r.reads[i]; !q.done && q.end > r.acked {
+				n++
+			}
+		}
+		if n > r.depth {
+			w.report(s, ReadsAboveDepth, uint64(r.depth), uint64(n), 0)
+		}
+	}
+	if p.Opcode.Operation() != bth.ReadRequest {
+		return 1
+	}
+	switch {
+	case !w.full:
+		d.open, r.spanOpen = true, true
+	case p.RETH.DMALen <= 256 || p.RETH.DMALen > 1<<31:
+	case s.mtu == 0 || !s.mtuFirm:
+		d.open, r.spanOpen = true, true
+	default:
+		d.end = u + span(d.len, s.mtu)
+		d.to = d.end
+	}
+	return d.end - d.start
+}
+
+// oldRequest handles a PSN not above the highest: a retransmission, a copy, or a
+// late packet.
+func (w *Watcher) oldRequest(s *stream, r *requester, u uint64, payload int, unreliable bool) {
+	p := &w.f.Packet
+	e := r.at(u)
+	var d *read
+	if p.Opcode.Operation() == bth.ReadRequest {
+		d = r.read(u)
+	}
+	cause := r.nak.valid && u >= r.nak.psn || r.rnr.valid && u == r.rnr.psn
+	// A copy has the identification of what it is a copy of. Where that says
+	// nothing, it follows at once.
+	copied := e != nil && e.flags&isTail == 0 && e.op == p.Opcode && w.f.ID == e.ipid &&
+		(r.varies || u == r.lastU && !cause && w.now-r.lastSent < int64(w.cfg.MinTimeout))
+	switch {
+	case copied:
+		w.seen.Class = ClassCopy
+		s.Duplicates++
+		r.copies++
+		w.report(s, DuplicateRequest, uint64(max(0, w.now-e.last)), 0, e.frame)
+		w.same(s, e, d)
+		if answered(p.Opcode) {
+			w.askAgain(s, r, u)
+		}
+		return
+	case unreliable, e == nil && d == nil && u >= r.first && !cause && !r.resend && r.gapAt != 0 &&
+		w.now-r.gapAt < int64(w.cfg.MinTimeout):
+		w.seen.Class = ClassLate
+		s.OutOfOrder++
+		s.GoodBytes += uint64(payload)
+		w.report(s, OutOfOrder, uint64(psn.Wrap(r.next-1)), 0, 0)
+		if u >= r.first && e == nil {
+			w.enter(s, r, u, payload)
+		}
+		return
+	}
+	w.seen.Class = ClassResent
+	s.Retransmitted++
+	r.copies++
+	switch {
+	case r.resend && u == r.resendNext:
+	case r.resend && u > r.resendNext && u < r.resendNext+64 && w.now-r.lastSent < int64(w.cfg.MinTimeout):
+		s.SequenceError++
+		w.report(s, SequenceGap, uint64(psn.Wrap(r.resendNext)), u-r.resendNext, 0)
+	default:
+		w.goBack(s, r, e, d, u)
+	}
+	r.resend, r.resendNext = true, u+1
+	if d != nil {
+		r.resendNext = d.end
+	}
+	switch {
+	case e != nil && e.flags&isTail == 0:
+		w.same(s, e, d)
+		e.last, e.ipid = w.now, w.f.ID
+		if e.sends < 255 {
+			e.sends++
+		}
+		if p.AckReq {
+			e.flags |= asked
+		}
+	case d == nil && u >= r.first && !answered(p.Opcode):
+		w.enter(s, r, u, payload)
+	case d == nil && u >= r.first && e == nil:
+		// A READ or atomic that was lost before the capture. Its span is taken
+		// from what followed it.
+		if n := w.enter(s, r, u, payload); n > 1 || r.spanOpen {
+			r.spanOpen = false
+			r.reads[(r.readN-1)%maxReads].open = false
+		}
+		return
+	}
+	if answered(p.Opcode) {
+		w.askAgain(s, r, u)
+	}
+}
+
+// goBack tells why a retransmission begins at u.
+func (w *Watcher) goBack(s *stream, r *requester, e *sent, d *read, u uint64) {
+	last := r.lastSent
+	if e != nil {
+		last = e.last
+	}
+	quick := func(t int64) bool { return w.now-t < int64(w.cfg.MinTimeout) }
+	switch {
+	case r.rnr.valid && u == r.rnr.psn:
+		since := w.now - r.rnr.t
+		s.RNRWait += durationOf(since)
+		// Two microseconds for the grain of the time stamps.
+		if since+2000 < int64(r.rnrTime) {
+			w.report(s, RNRTooEarly, uint64(r.rnrTime), uint64(max(0, since)), 0)
+		}
+		r.rnr.valid = false
+		w.report(s, ResentRNR, uint64(max(0, since)), 0, 0)
+	case r.nak.valid && u >= r.nak.psn && w.now-r.nak.t < 2*int64(w.cfg.MinTimeout):
+		w.report(s, ResentNAK, uint64(max(0, w.now-r.nak.t)), 0, r.nakFrame)
+		r.nak.valid = false
+	case r.nak.valid && u < r.nak.psn && quick(r.nak.t) && quick(last) && !r.resend:
+		w.report(s, GoBackTooFar, uint64(psn.Wrap(r.nak.psn)), r.nak.psn-u, r.nakFrame)
+		r.nak.valid = false
+	case d != nil && (d.gap || d.pos > d.start) && quick(d.lastT):
+		w.report(s, ResentRead, uint64(max(0, w.now-d.lastT)), 0, 0)
+	default:
+		w.report(s, ResentTimeout, uint64(max(0, w.now-last)), 0, 0)
+		r.nak.valid = false
+	}
+}
+
+// same judges whether a retransmission is what it was. Rules RQ-16, RQ-27.
+func (w *Watcher) same(s *stream, e *sent, d *read) {
+	p := &w.f.Packet
+	if e.op != p.Opcode {
+		w.report(s, ResendDiffers, uint64(e.op), uint64(p.Opcode), e.frame)
+		return
+	}
+	if d != nil {
+		return // askAgain judges it
+	}
+	if w.full && !w.f.Truncated() && e.flags&hasHash != 0 && w.contentHash() != e.hash {
+		w.report(s, ResendDiffers, uint64(e.op), uint64(p.Opcode), e.frame)
+	}
+}
+
+// askAgain notes that a READ or atomic is asked for again, from PSN u on.
+func (w *Watcher) askAgain(s *stream, r *requester, u uint64) {
+	p := &w.f.Packet
+	d := r.read(u)
+	if d == nil {
+		return
+	}
+	d.again = true
+	d.lastT = w.now
+	d.from, d.to = u, d.end
+	d.pos = u
+	if p.Opcode.Operation() != bth.ReadRequest || !w.full || !d.known || d.op != p.Opcode || s.mtu == 0 && u != d.start {
+		return
+	}
+	skipped := uint32(0)
+	if u != d.start {
+		skipped = uint32(u-d.start) * uint32(s.mtu)
+	}
+	if p.RETH.RKey != d.rkey || p.RETH.VA != d.va+uint64(skipped) || p.RETH.DMALen > d.len-skipped {
+		check, want := ResumeDiffers, uint64(d.len-skipped)
+		if u == d.start {
+			check, want = ResendDiffers, uint64(d.op)
+		}
+		got := uint64(p.RETH.DMALen)
+		if u == d.start {
+			got = uint64(p.Opcode)
+		}
+		w.report(s, check, want, got, 0)
+		d.to = u // what comes is not judged
+		return
+	}
+	if s.mtu != 0 {
+		d.to = min(d.end, u+span(p.RETH.DMALen, s.mtu))
+	}
+}
+
+func durationOf(ns int64) time.Duration { return time.Duration(max(0, ns)) }
+
+// newer returns by how much message number a is above b, modulo 2^24.
+func newer(a, b uint32) int { return psn.PSN(a).Diff(psn.PSN(b)) }
