@@ -47,9 +47,9 @@
 //
 // # Speed
 //
-// On amd64 there are kernels for AVX-512 with VPCLMULQDQ and for PCLMULQDQ with
-// SSE4.1, on arm64 one for the CRC32 instructions; the choice is made once, at
-// start-up. Elsewhere, and with the build tag purego, eight bytes a step are
+// On amd64 there are kernels for VPCLMULQDQ with AVX-512 and with AVX2, and for
+// PCLMULQDQ with SSE4.1; on arm64 for the CRC32 instructions, with and without
+// PMULL. The choice is made once, at start-up. Elsewhere, and with the build tag purego, eight bytes a step are
 // looked up in 8 KiB of tables. Nothing in this package allocates, and no slice
 // given to it escapes.
 package crc

@@ -13,10 +13,11 @@ type kernel uint8
 const (
 	kernelGeneric kernel = iota
 	kernelCLMUL          // SSE2, SSSE3, SSE4.1, PCLMULQDQ
-	kernelAVX512         // AVX-512 F, BW, DQ, VL, VBMI; VPCLMULQDQ; BMI2, and those
+	kernelAVX2           // AVX2, VPCLMULQDQ, and those
+	kernelAVX512         // AVX-512 F, BW, DQ, VL, VBMI; BMI2, and those
 )
 
-var kernelNames = [...]string{kernelGeneric: "generic", kernelCLMUL: "clmul", kernelAVX512: "avx512"}
+var kernelNames = [...]string{kernelGeneric: "generic", kernelCLMUL: "clmul", kernelAVX2: "avx2", kernelAVX512: "avx512"}
 
 var current = best()
 
@@ -44,28 +45,38 @@ func cpuid(leaf, sub uint32) (eax, ebx, ecx, edx uint32)
 //go:noescape
 func xgetbv() (eax, edx uint32)
 
-// best reads the CPU's features (Intel 64 manual volume 2A, CPUID; volume 1,
-// 15.2 for AVX-512, whose registers the operating system must save as well).
+// best reads the CPU's features (Intel 64 manual: volume 2A, CPUID; volume 1, 14.3
+// and 15.2 for AVX, whose wider registers the operating system has to save as well).
 func best() kernel {
 	const (
-		clmul   = 1<<1 | 1<<9 | 1<<19 // leaf 1 ECX: PCLMULQDQ, SSSE3, SSE4.1
-		osxsave = 1 << 27             // leaf 1 ECX
-		state   = 0xe6                // XCR0: XMM, YMM, opmask, ZMM 0-15 high, ZMM 16-31
-		avx512  = 1<<8 | 1<<16 | 1<<17 | 1<<30 | 1<<31
-		vpclmul = 1<<1 | 1<<10 // leaf 7 ECX: AVX512_VBMI, VPCLMULQDQ
+		// Leaf 1, ECX.
+		clmul = 1<<1 | 1<<9 | 1<<19 // PCLMULQDQ, SSSE3, SSE4.1
+		avx   = 1<<27 | 1<<28       // OSXSAVE, AVX
+		// Leaf 7, EBX.
+		avx2   = 1 << 5
+		avx512 = 1<<8 | 1<<16 | 1<<17 | 1<<30 | 1<<31 // BMI2; AVX-512 F, DQ, BW, VL
+		// Leaf 7, ECX.
+		vbmi    = 1 << 1
+		vpclmul = 1 << 10
+		// XCR0: what is saved.
+		ymm = 1<<1 | 1<<2
+		zmm = ymm | 1<<5 | 1<<6 | 1<<7 // mask registers, halves and rest of ZMM
 	)
 	top, _, _, _ := cpuid(0, 0)
 	_, _, c1, _ := cpuid(1, 0)
 	if c1&clmul != clmul {
 		return kernelGeneric
 	}
-	if c1&osxsave == 0 || top < 7 {
+	if c1&avx != avx || top < 7 {
 		return kernelCLMUL
 	}
 	xcr0, _ := xgetbv()
-	_, b7, c7, _ := cpuid(7, 0) // EBX: BMI2, AVX512F, DQ, BW, VL
-	if xcr0&state != state || b7&avx512 != avx512 || c7&vpclmul != vpclmul {
+	_, b7, c7, _ := cpuid(7, 0)
+	if xcr0&ymm != ymm || b7&avx2 == 0 || c7&vpclmul == 0 {
 		return kernelCLMUL
+	}
+	if xcr0&zmm != zmm || b7&avx512 != avx512 || c7&vbmi == 0 {
+		return kernelAVX2
 	}
 	return kernelAVX512
 }
@@ -74,13 +85,13 @@ func best() kernel {
 // multiplied by its own constant; longer messages are folded first.
 const direct = 1024
 
-// lane[i] is x^(64q+32) mod P for the 64-bit piece behind which q = 8*direct/64-1-i
-// pieces follow, reflected, one bit up: bit 32 is x^0. In this place the product of
+// The lane of a 64-bit piece behind which q pieces follow is x^(64q+32) mod P, q
+// from direct/8-1 down to 0: reflected, one bit up: bit 32 is x^0. In this place the product of
 // piece and constant, a polynomial of degree below 96, has x^m at bit 95-m of a
-// 128-bit register, as the reduction wants it. The array starts at laneTable,
-// which is where a cache line does, so that no load of 64 bytes spans two.
+// 128-bit register, as the reduction wants it. The lanes start somewhere in
+// laneSpace, where a cache line does, so that no load of 64 bytes spans two.
 var (
-	laneSpace [direct/8 + 7]uint64
+	laneSpace [direct/8 + 8]uint64
 	laneEnd   = makeLanes() // just behind the last lane
 )
 
@@ -144,6 +155,14 @@ func updateCLMUL(r uint32, p *byte, n int) uint32
 //go:noescape
 func copyUpdateCLMUL(r uint32, dst, src *byte, n int) uint32
 
+// updateAVX2 and copyUpdateAVX2 want blocks of 128 bytes, one at least.
+//
+//go:noescape
+func updateAVX2(r uint32, p *byte, blocks int) uint32
+
+//go:noescape
+func copyUpdateAVX2(r uint32, dst, src *byte, blocks int) uint32
+
 // mulmodCLMUL returns a·b mod P.
 //
 //go:noescape
@@ -156,6 +175,14 @@ const (
 	minCopy   = 64
 )
 
+// minAVX2 is where the AVX2 kernel, for which the bytes in front of its blocks are
+// a call of their own, overtakes.
+const minAVX2 = 512
+
+// head returns how many of n bytes come before the whole blocks of the AVX2
+// kernel: 80 to 207, which spans all masked fields of the forms with a window.
+func head(n int) int { return (n-80)%128 + 80 }
+
 func sum(pkt []byte) uint32 {
 	if len(pkt) < minCLMUL || current == kernelGeneric {
 		return sumGeneric(pkt)
@@ -165,34 +192,46 @@ func sum(pkt []byte) uint32 {
 		r, rest := headerSlow(f, pkt)
 		return ^update(r, rest)
 	}
-	if len(pkt) >= minAVX512 && current == kernelAVX512 {
-		return ^sumAVX512(&windows[f], &pkt[0], len(pkt))
+	switch n := len(pkt); {
+	case n >= minAVX512 && current == kernelAVX512:
+		return ^sumAVX512(&windows[f], &pkt[0], n)
+	case n >= minAVX2 && current == kernelAVX2:
+		h := head(n)
+		return ^updateAVX2(sumCLMUL(&windows[f], &pkt[0], h), &pkt[h], (n-h)/128)
+	default:
+		return ^sumCLMUL(&windows[f], &pkt[0], n)
 	}
-	return ^sumCLMUL(&windows[f], &pkt[0], len(pkt))
 }
 
 func update(r uint32, p []byte) uint32 {
-	if len(p) < minCLMUL || current == kernelGeneric {
+	switch n := len(p); {
+	case n < minCLMUL || current == kernelGeneric:
 		return updateGeneric(r, p)
+	case n >= minAVX512 && current == kernelAVX512:
+		return updateAVX512(r, &p[0], n)
+	case n >= minAVX2 && current == kernelAVX2:
+		h := head(n)
+		return updateAVX2(updateCLMUL(r, &p[0], h), &p[h], (n-h)/128)
+	default:
+		return updateCLMUL(r, &p[0], n)
 	}
-	if len(p) >= minAVX512 && current == kernelAVX512 {
-		return updateAVX512(r, &p[0], len(p))
-	}
-	return updateCLMUL(r, &p[0], len(p))
 }
 
 // copyUpdate copies src to dst, as long, and runs the register over it.
 func copyUpdate(r uint32, dst, src []byte) uint32 {
-	if n := len(src); n >= minCopy && len(dst) >= n {
-		switch current {
-		case kernelAVX512:
-			return copyUpdateAVX512(r, &dst[0], &src[0], n)
-		case kernelCLMUL:
-			return copyUpdateCLMUL(r, &dst[0], &src[0], n)
-		}
+	switch n := len(src); {
+	case n < minCopy || len(dst) < n || current == kernelGeneric:
+		copy(dst, src)
+		return update(r, src)
+	case current == kernelAVX512:
+		return copyUpdateAVX512(r, &dst[0], &src[0], n)
+	case n >= minAVX2 && current == kernelAVX2:
+		h := head(n)
+		r = copyUpdateCLMUL(r, &dst[0], &src[0], h)
+		return copyUpdateAVX2(r, &dst[h], &src[h], (n-h)/128)
+	default:
+		return copyUpdateCLMUL(r, &dst[0], &src[0], n)
 	}
-	copy(dst, src)
-	return update(r, src)
 }
 
 func mulmod(a, b uint32) uint32 {
