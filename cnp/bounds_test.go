@@ -105,3 +105,21 @@ func TestPropManyEqualsOneByOne(t *testing.T) {
 		require.Equal(t, single, many)
 	})
 }
+
+// A gap that repeats by chance while hyper increase still grows is no reason to
+// take the shortcut.
+func TestGapRepeatsByChance(t *testing.T) {
+	port, err := NewReactionPort(Paper(), 100e9)
+	require.NoError(t, err)
+	many := port.ReactionPoint()
+	many.start()
+	many.t, many.bc = 5, 100
+	many.rc, many.rt = 10e9, 10e9+200e6 // the first addend is 200 Mb/s too
+	single := many
+	many.increase(4, &many.t, many.bc)
+	for range 4 {
+		single.increase(1, &single.t, single.bc)
+	}
+	require.Equal(t, single, many)
+	require.Equal(t, uint64(10e9+200e6+(1+2+3+4)*200e6), many.rt)
+}

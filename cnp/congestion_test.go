@@ -32,6 +32,12 @@ func TestRED(t *testing.T) {
 	require.False(t, c.Mark(200_000, cnp.ECT0, uint32(pmax)))
 	require.True(t, c.Mark(200_001, 0xf0|cnp.ECT0, 7), "the low two bits count")
 
+	// One threshold: a step, as in DCTCP.
+	c, err = cnp.NewCongestionPoint(cnp.CongestionParams{Kmin: 9, Kmax: 9, Pmax: 500_000})
+	require.NoError(t, err)
+	require.Zero(t, c.Threshold(9))
+	require.EqualValues(t, uint64(1<<32), c.Threshold(10))
+
 	_, err = cnp.NewCongestionPoint(cnp.CongestionParams{Kmin: 2, Kmax: 1})
 	require.EqualError(t, err, "cnp: bad parameter: Kmin is 2 bytes, above Kmax, 1 bytes")
 	_, err = cnp.NewCongestionPoint(cnp.CongestionParams{Pmax: 1_000_001})

@@ -41,13 +41,13 @@
 //	hyper increase   200 Mb/s, 400, 600 ...            50 Mb/s each time
 //	floor            10 Mb/s                           1 Mb/s
 //
-// The reason is the clock that each can afford. The paper has one CNP per flow
-// and 50 us and lets it do everything. An adapter's rate limiter is shared by
-// very many flows, whose CNPs come every 4 us or less, so it takes the CNP as one
-// bit per period, and a pair of quick periods smooths what comes. Its alpha
-// forgets in some 200 us what the paper's remembers for 14 ms: a single CNP cuts
-// an adapter's flow by half if it was the first, by next to nothing if it
-// comes after a quiet millisecond, for alpha in 1/1024 rounds down to 0.
+// The difference comes from what a CNP is to each. In the paper it is the event
+// that cuts, so the receiver has to hold CNPs 50 us apart, and all periods are as
+// long. Adapters send CNPs 4 us apart or less; one there is a bit that says whether
+// a short period was congested, and the two periods give the pace. So NVIDIA's alpha
+// forgets in some 200 us what the paper's keeps for 14 ms: the first CNP halves a
+// flow in both, but one that comes after a quiet millisecond takes 47 % in
+// the paper's (alpha 0.93) and 0.1 to 0.3 % in NVIDIA's, whose alpha has reached 0.
 //
 // # Worked numbers
 //

@@ -127,6 +127,18 @@ func TestPropTable(t *testing.T) {
 	})
 }
 
+// A time before the latest one counts as the latest.
+func TestNotificationTimeBackwards(t *testing.T) {
+	n := newNP(t, cnp.ScopeQP, 50, 0)
+	a := marked("192.0.2.1", "192.0.2.2")
+	var g, h cnp.Gate
+	n.HandlePacket(us(0), a, &h)
+	require.True(t, n.HandlePacket(us(100), a, &g))
+	require.True(t, n.HandlePacket(us(60), a, &h)) // at 100
+	require.False(t, n.HandlePacket(us(120), a, &h))
+	require.True(t, n.HandlePacket(us(150), a, &h))
+}
+
 func TestNotificationErrors(t *testing.T) {
 	p := cnp.Paper()
 	_, err := cnp.NewNotificationPoint(p, -1)

@@ -369,6 +369,23 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// The nearer of increase and cut is the deadline.
+func TestDeadlineOrder(t *testing.T) {
+	p := cnp.NVIDIA()
+	p.RpgTimeReset, p.RateReduceMonitorPeriod = 3, 4
+	r := newRP(t, p, 40*gig)
+	r.HandleCNP(us(0))
+	r.Tick(us(4)) // cut: the next increase is at 7, the next period ends at 8
+	r.HandleCNP(us(5))
+	d, ok := r.Deadline()
+	require.True(t, ok)
+	require.Equal(t, us(7), d)
+	r.Tick(d)
+	d, ok = r.Deadline()
+	require.True(t, ok)
+	require.Equal(t, us(8), d)
+}
+
 // fingerprint runs a fixed scenario and hashes every state on its way.
 func fingerprint(t *testing.T, p cnp.Params, line uint64) uint64 {
 	r := newRP(t, p, line)
