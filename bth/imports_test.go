@@ -1,0 +1,66 @@
+package bth_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/roce-go/roce"
+
+// TestImports holds who may import what: codecs depend on the standard library
+// and on each other alone, and gopacket is for those who ask for it.
+func TestImports(t *testing.T) {
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("no go command")
+	}
+	// Broken packages (-e) are for others to report.
+	cmd := exec.Command("go", "list", "-e", "-f", `{{.ImportPath}} {{join .Deps " "}}`, "./...")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	require.NoError(t, err)
+
+	// What each package may depend on within the module. A package that is not
+	// there yet is passed over.
+	may := map[string][]string{
+		"psn":       {},
+		"crc":       {},
+		"reth":      {},
+		"aeth":      {},
+		"cnp/pfc":   {},
+		"bth":       {"psn", "reth", "aeth"},
+		"bth/frame": {"bth", "psn", "reth", "aeth", "crc"},
+		"cnp":       {"bth", "psn", "reth", "aeth"},
+	}
+	machines := map[string]bool{"qp": true, "qp/cm": true, "qp/softnic": true, "qp/simnet": true, "qp/conform": true}
+
+	seen := 0
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		pkg := strings.TrimPrefix(fields[0], module+"/")
+		var own, foreign []string
+		for _, d := range fields[1:] {
+			if rel, ours := strings.CutPrefix(d, module+"/"); ours {
+				own = append(own, rel)
+			} else if first, _, _ := strings.Cut(d, "/"); strings.Contains(first, ".") {
+				foreign = append(foreign, d) // the standard library has no dot there
+			}
+		}
+		allowed, codec := may[pkg]
+		switch {
+		case codec:
+			seen++
+			require.Empty(t, foreign, "%s depends on other modules", pkg)
+			require.Subset(t, allowed, own, "%s depends on more of ours than it may", pkg)
+		case pkg == "bth/rocelayers" || strings.HasPrefix(pkg, "examples/"):
+		default:
+			require.NotContains(t, strings.Join(foreign, " "), "gopacket", "in %s", pkg)
+			if machines[pkg] {
+				require.Empty(t, foreign, "%s depends on other modules", pkg)
+			}
+		}
+	}
+	require.GreaterOrEqual(t, seen, 6)
+}
