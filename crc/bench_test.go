@@ -17,8 +17,8 @@ func packet(n int) []byte {
 	return p[:n]
 }
 
-// 52 bytes are an acknowledgement with its ICRC over IPv4 and as much is used for
-// the comparison of small packets; 1084 and 4156 have 1 KiB and 4 KiB of payload.
+// 52 bytes are what the ICRC of an acknowledgement over IPv4 covers, the leading ones
+// counted; 1084 and 4156 have 1 KiB and 4 KiB of payload.
 var sizes = []int{52, 256, 1084, 4156}
 
 var (

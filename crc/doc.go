@@ -21,8 +21,9 @@
 // of the ICRC ([Check]). Ethernet headers, VLAN tags, Ethernet padding and the
 // frame check sequence are not part of it. Which of the three headers it is
 // follows from the packet itself: a first nibble of 6 is a GRH if the next-header
-// byte is 0x1B, else IPv6; anything else is read as IPv4. No function here checks
-// that a packet makes sense: all are total, and mask what is there.
+// byte is 0x1B, else IPv6; anything else is read as IPv4, options included. IPv6
+// extension headers are not looked for. No function here checks that a packet makes
+// sense: all are total, and mask what is there.
 //
 // # The algebra
 //

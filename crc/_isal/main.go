@@ -141,6 +141,10 @@ func main() {
 	}
 
 	for _, n := range []int{256, 1024, 4096} {
+		bar := ""
+		if n == 4096 {
+			bar = "(the larger at most 1.5)"
+		}
 		pkt := packet(56 + n)
 		payload := slices.Clone(pkt[56:])
 		buf := make([]byte, 56, 56+n+8)
@@ -159,7 +163,7 @@ func main() {
 				}
 			}},
 			ours(pkt),
-		}, "(larger at most 1.5)"}.run()
+		}, bar}.run()
 	}
 
 	ack := packet(44)
