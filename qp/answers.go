@@ -67,8 +67,8 @@ func (r *Requester) handleAck(t int64, n uint64, a aeth.Header) Verdict {
 	if kind == aeth.Ack {
 		n++
 	}
-	if !r.acknowledge(t, n) {
-		return r.retryVerdict()
+	if v := r.acknowledge(t, n); v != Accepted {
+		return v
 	}
 	if kind == aeth.Ack {
 		return Accepted
@@ -148,16 +148,15 @@ func (r *Requester) credit(a aeth.Header) {
 
 // acknowledge completes what an answer at count n shows to be done: everything
 // before n. A request with an answer of its own that still lacks it ends that:
-// its answer is lost, the requester goes back to it, and acknowledge reports
-// false (rules RQ-20, RQ-24).
-func (r *Requester) acknowledge(t int64, n uint64) bool {
+// its answer is lost, the requester goes back to it, and acknowledge returns
+// another verdict than Accepted (rules RQ-20, RQ-24).
+func (r *Requester) acknowledge(t int64, n uint64) Verdict {
 	for r.done != r.started {
 		w := r.at(r.done)
 		if w.wr.Op.answered() {
 			if w.first+uint64(w.got) < n {
 				r.progress(t, w.first+uint64(w.got))
-				r.lost()
-				return false
+				return r.lost()
 			}
 			break
 		}
@@ -167,16 +166,17 @@ func (r *Requester) acknowledge(t int64, n uint64) bool {
 		r.complete(w, Success)
 	}
 	r.progress(t, n)
-	return true
+	return Accepted
 }
 
 // lost goes back for an answer that a later one shows to be lost.
-func (r *Requester) lost() {
+func (r *Requester) lost() Verdict {
 	if r.recovering {
-		return // rule RQ-34
+		return Stale // rule RQ-34
 	}
 	r.c.ImpliedNakSeqErr++
 	r.goBack()
+	return r.retryVerdict()
 }
 
 // progress moves the oldest unacknowledged PSN to n.
@@ -235,9 +235,9 @@ func (r *Requester) handleAnswer(t int64, n uint64, p *bth.Packet) Verdict {
 	if n < r.una {
 		return Stale // rule RQ-26
 	}
-	if !r.acknowledge(t, n) {
+	if v := r.acknowledge(t, n); v != Accepted {
 		// What is missed may be an earlier part of the same READ (rule RQ-27).
-		return r.retryVerdict()
+		return v
 	}
 	w := r.at(r.done)
 	if r.rnrUntil != 0 {
