@@ -100,6 +100,7 @@ func (w *Watcher) network(s *stream) {
 	} else if s.sport != f.SrcPort {
 		w.report(s, SPortChanged, uint64(s.sport), uint64(f.SrcPort), 0)
 		s.sport = f.SrcPort
+		s.moved = true
 	}
 	if f.UDPChecksum != 0 && !f.Truncated() {
 		u := len(f.NetPacket) - f.TransportLen - 8

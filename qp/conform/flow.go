@@ -25,6 +25,7 @@ type stream struct {
 	older, newer int32 // list by last use; -1 ends it
 	peer         int32 // -1: not known
 	pairedBy     pairing
+	firm         bool   // the pair was guessed soon after the request
 	hits         uint32 // responses that fitted the pair
 	tries        uint32 // of finding a peer
 	service      bth.Opcode
@@ -35,6 +36,7 @@ type stream struct {
 	pkey         uint16
 	pkeyKnown    bool
 	sport        uint16
+	moved        bool // the source port changed
 	mtu          int
 	mtuFirm      bool
 	lastCNP      int64
@@ -190,10 +192,13 @@ func (w *Watcher) pair(s *stream) *stream {
 		}
 		u := psn.Unwrap(r.next, w.f.Packet.PSN)
 		d := int64(u) - int64(r.next)
+		if !s.firm && s.hits < 2 && w.fits(r, u) != fit {
+			d = 1 << 16 // a guess that this does not bear out
+		}
 		if d < 1<<16 && d > -1<<16 {
 			// An answer that nothing asked for may be one to another QP, when
 			// this one's number was taken into use again.
-			if s.rsp.dead || u < r.acked && u >= r.first {
+			if s.rsp.dead || u < r.acked && u >= r.first || u >= r.next && !r.spanOpen {
 				if t := w.candidate(s, true); t != nil && (s.rsp.dead || r.copies == 0 || t.req.lastSent > r.lastSent) {
 					w.report(s, Restarted, uint64(psn.Wrap(r.next)), 0, 0)
 					s.rsp = responder{}
@@ -208,6 +213,7 @@ func (w *Watcher) pair(s *stream) *stream {
 			return p
 		}
 		s.peer, p.peer = -1, -1
+		s.peerQP, p.peerQP = 0, 0
 	}
 	if t := w.candidate(s, false); t != nil {
 		w.join(s, t, pairGuessed)
@@ -216,20 +222,60 @@ func (w *Watcher) pair(s *stream) *stream {
 	return nil
 }
 
+// fitness is how well a response fits what was requested with its PSN.
+type fitness uint8
+
+const (
+	unfit   fitness = iota
+	unknown         // no request with the PSN was seen
+	fit
+)
+
+func (w *Watcher) fits(r *requester, u uint64) fitness {
+	op := w.f.Packet.Opcode
+	d, e := r.read(u), r.at(u)
+	switch {
+	case d != nil:
+		kind := d.op.Operation() == bth.CmpSwap || d.op.Operation() == bth.FetchAdd
+		switch op.Operation() {
+		case bth.Acknowledge:
+			return unfit // it may be a NAK, but one to another QP as well
+		case bth.AtomicAcknowledge:
+			if kind {
+				return fit
+			}
+			return unfit
+		}
+		if kind || !d.open && !d.guessed && !d.again && op.Operation() != place(u, d.start, d.end) {
+			return unfit
+		}
+		if op.Operation() == bth.ReadResponseOnly && d.known && !d.again && w.f.PayloadLen() != int(d.len) {
+			return unfit
+		}
+		return fit
+	case e == nil:
+		return unknown
+	case op.Operation() == bth.Acknowledge:
+		return fit
+	}
+	return unfit
+}
+
 // candidate returns the flow without a peer that the packet at hand, of s, best
-// answers; nil when there is none or more than one. With recent, its last
-// request must be too young for a time-out.
+// answers; nil when there is none or more than one, or when it is in doubt. With
+// recent, its last request must be too young for a time-out.
 func (w *Watcher) candidate(s *stream, recent bool) *stream {
 	if s.tries++; s.tries > 64 && s.tries%64 != 0 {
 		return nil // it walks through all flows
 	}
+	op := w.f.Packet.Opcode
 	var best *stream
 	rank := 0
-	unique := true
+	unique, young := true, false
 	for i := w.newest; i >= 0; i = w.streams[i].older {
 		t := w.streams[i]
 		if t.src != s.dst || t.dst != s.src || t.grh != s.grh || t.peer >= 0 || t.req == nil || !t.req.started ||
-			t.service.Service() != w.f.Packet.Opcode.Service() {
+			t.service.Service() != op.Service() {
 			continue
 		}
 		r := t.req
@@ -238,16 +284,12 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		if u < r.acked || ahead && (!w.cfg.Complete || u >= r.next+64) {
 			continue
 		}
-		young := w.now-r.lastSent < int64(w.cfg.MinTimeout)
-		if recent && !young {
-			continue
-		}
-		n := 1
-		if !ahead {
-			n += 8
-		}
-		if young {
+		n := 1 + 8*int(w.fits(r, u))
+		fresh := w.now-r.lastSent < int64(w.cfg.MinTimeout)
+		if fresh {
 			n += 4
+		} else if recent || n <= 9 {
+			continue
 		}
 		if t.qp == s.qp {
 			n++
@@ -257,7 +299,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		}
 		switch {
 		case n > rank:
-			best, rank, unique = t, n, true
+			best, rank, unique, young = t, n, true, fresh
 		case n == rank:
 			unique = false
 		}
@@ -265,6 +307,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 	if !unique {
 		return nil
 	}
+	s.firm = young
 	return best
 }
 
@@ -279,6 +322,9 @@ func (w *Watcher) join(s, t *stream, by pairing) {
 	s.peerQP, t.peerQP = t.qp, s.qp
 	s.pairedBy, t.pairedBy = by, by
 	s.hits = 0
+	for _, x := range [2]*stream{s, t} {
+		x.rsp.dead = false // it was another QP that was refused
+	}
 	switch {
 	case s.mtuFirm && !t.mtuFirm:
 		w.learnMTU(s, s.mtu, true)

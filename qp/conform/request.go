@@ -57,9 +57,11 @@ type read struct {
 	op         bth.Opcode
 	known      bool // extended headers were captured
 	open       bool // end is not known: the MTU is not
+	guessed    bool // end is where the next request seen began
 	done       bool
 	again      bool // asked for more than once
 	gap        bool // a response was missing
+	partial    bool // may be the rest of a READ that was not seen
 	hasOrig    bool
 }
 
@@ -96,6 +98,7 @@ type requester struct {
 	nakLast  uint64 // PSN of the last NAK sequence error
 	nakFrame uint64
 	nakIPID  uint16
+	silent   int // time-outs since the last answer of any kind
 	copies   int // duplicates and retransmissions, each of which may be answered
 
 	suspect      refusal // acknowledgement of what was not seen sent
@@ -126,6 +129,7 @@ type refusal struct {
 	valid bool
 	psn   uint64
 	t     int64
+	sure  bool // nothing was refused
 }
 
 func (r *requester) reset() {
@@ -180,22 +184,23 @@ func span(n uint32, mtu int) uint64 {
 
 // closeSpan gives READs their end when the MTU becomes known.
 func (r *requester) closeSpan(mtu int) {
-	if !r.spanOpen {
-		return
+	for i := range min(r.readN, maxReads) {
+		d := &r.reads[i]
+		if !d.known || !d.open && !d.guessed {
+			continue
+		}
+		whole := d.to == d.end
+		d.end = d.start + span(d.len, mtu)
+		if whole {
+			d.to = d.end
+		}
+		if d.open {
+			r.spanOpen = false
+			r.next = max(r.next, d.end)
+		}
+		d.open, d.guessed = false, false
+		r.tail(d)
 	}
-	d := &r.reads[(r.readN-1)%maxReads]
-	if !d.known {
-		return
-	}
-	r.spanOpen = false
-	d.open = false
-	whole := d.to == d.end
-	d.end = d.start + span(d.len, mtu)
-	if whole {
-		d.to = d.end
-	}
-	r.next = max(r.next, d.end)
-	r.tail(d)
 }
 
 // tail puts the entry at a READ's last PSN.
@@ -321,13 +326,13 @@ func (w *Watcher) newRequest(s *stream, r *requester, u uint64, payload int) {
 	s.GoodBytes += uint64(payload)
 	r.resend = false
 	if r.spanOpen && u > r.next-1 {
-		w.endSpan(s, r, u)
+		r.endSpan(u)
 	}
 	if u > r.next {
 		s.SequenceError++
 		r.gapAt = w.now
 		w.report(s, SequenceGap, uint64(psn.Wrap(r.next)), u-r.next, 0)
-	} else if q := &r.suspect; q.valid && u <= q.psn && u >= r.voidTo {
+	} else if q := &r.suspect; q.valid && u <= q.psn && u >= r.voidTo && q.sure && s.Duplicates == 0 {
 		// The acknowledged PSN follows only now. Had the capture lost it the first
 		// time, this would be a retransmission, which takes a time-out.
 		if d := w.now - q.t; d > int64(w.cfg.Reorder) && d < int64(w.cfg.MinTimeout) && !w.cfg.Complete {
@@ -350,28 +355,15 @@ func (s *stream) peerOr(w *Watcher) *stream {
 	return s
 }
 
-// endSpan ends a READ of unknown span, when the next request has PSN u.
-func (w *Watcher) endSpan(s *stream, r *requester, u uint64) {
+// endSpan ends a READ of unknown span, when the next request seen has PSN u. It
+// may be that others in between were not seen.
+func (r *requester) endSpan(u uint64) {
 	d := &r.reads[(r.readN-1)%maxReads]
-	fits := 0
-	if d.known {
-		for m := 256; m <= 4096; m *= 2 {
-			if d.start+span(d.len, m) == u {
-				fits = m
-				break
-			}
-		}
-	}
-	r.spanOpen, d.open = false, false
+	r.spanOpen, d.open, d.guessed = false, false, true
 	whole := d.to == d.end
 	d.end = max(u, d.start+1)
 	if whole {
 		d.to = d.end
-	}
-	if fits != 0 && d.len > 256 {
-		// READs of one length may fit several MTUs: not firm.
-		s.mtu = fits
-		r.tail(d)
 	}
 	r.next = u
 }
@@ -421,7 +413,7 @@ func (w *Watcher) enter(s *stream, r *requester, u uint64, payload int) uint64 {
 		e.left = p.RETH.DMALen - uint32(payload)
 	}
 	switch {
-	case prev != nil && prev.flags&hasMSN != 0:
+	case prev != nil && prev.flags&hasMSN != 0 && !r.guessedAt(prev):
 		e.flags |= hasMSN
 		e.msn = prev.msn
 	case r.certain && u == r.first:
@@ -443,6 +435,15 @@ func (w *Watcher) enter(s *stream, r *requester, u uint64, payload int) uint64 {
 		r.over.valid, r.over.msn, r.over.frame, r.over.psn, r.over.t = true, e.msn, w.frames, u, w.now
 	}
 	return n
+}
+
+// guessedAt reports whether e is a READ of which it is not known where it ends.
+func (r *requester) guessedAt(e *sent) bool {
+	if e.op.Operation() != bth.ReadRequest {
+		return false
+	}
+	d := r.read(e.psn)
+	return d != nil && (d.open || d.guessed)
 }
 
 // left judges the DMA length inside a WRITE. Rule RS-07.
@@ -476,6 +477,7 @@ func (w *Watcher) enterRead(s *stream, r *requester, u uint64) uint64 {
 	r.readN++
 	*d = read{start: u, end: u + 1, from: u, to: u + 1, pos: u, high: u, t: w.now, lastT: w.now, op: p.Opcode, known: w.full,
 		va: p.RETH.VA, rkey: p.RETH.RKey, len: p.RETH.DMALen}
+	d.partial = r.at(u-1) == nil && !(r.certain && u == r.first)
 	if r.depth > 0 {
 		n := 0
 		for i := 0; i < min(r.readN, maxReads); i++ {
@@ -606,6 +608,7 @@ func (w *Watcher) goBack(s *stream, r *requester, e *sent, d *read, u uint64) {
 	case d != nil && (d.gap || d.pos > d.start) && quick(d.lastT):
 		w.report(s, ResentRead, uint64(max(0, w.now-d.lastT)), 0, 0)
 	default:
+		r.silent++
 		w.report(s, ResentTimeout, uint64(max(0, w.now-last)), 0, 0)
 		r.nak.valid = false
 	}

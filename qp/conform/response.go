@@ -36,20 +36,34 @@ func (w *Watcher) response(s *stream, payload int) {
 	if q := w.pair(s); q != nil && q.req != nil && q.req.started {
 		r = q.req
 	}
+	if r != nil {
+		r.silent = 0
+	}
+	if s.moved {
+		s.moved, s.rsp.dead = false, false // perhaps another life of the QP number
+	}
 	hasAETH := w.full && op.Ext()&bth.HasAETH != 0
 	if hasAETH && !w.syndrome(s, op, syn) {
 		return
 	}
 	if s.rsp.dead {
-		if s.rsp.deadWith == syn && isAck && p.PSN == s.rsp.deadPSN {
+		if r == nil {
+			s.rsp.dead = false
+		} else if s.rsp.deadWith == syn && isAck && p.PSN == s.rsp.deadPSN {
 			w.seen.Class = ClassCopy
 			s.Duplicates++
 			return
 		}
+	}
+	if s.rsp.dead {
 		w.report(s, DeadAnswers, uint64(s.rsp.deadWith), uint64(op), s.rsp.deadFrame)
 	}
-	if isAck && hasAETH {
-		w.acknowledge(s, r, syn)
+	if isAck {
+		if hasAETH {
+			w.acknowledge(s, r, syn)
+		} else if r != nil {
+			r.refused(psn.Unwrap(r.next, p.PSN)) // for all one can tell
+		}
 		return
 	}
 	if r == nil {
@@ -120,7 +134,8 @@ func (w *Watcher) ahead(s *stream, r *requester, u uint64) {
 	if w.cfg.Complete {
 		w.report(s, AckNeverSent, uint64(psn.Wrap(r.next)), 0, 0)
 	}
-	r.suspect = refusal{true, u, w.now}
+	p := &w.f.Packet
+	r.suspect = refusal{true, u, w.now, p.Opcode.Operation() == bth.Acknowledge && p.AETH.Syndrome.Kind() == aeth.Ack}
 	r.suspectFrame = w.frames
 }
 
@@ -173,19 +188,21 @@ func (r *requester) advance(u uint64, now int64) {
 // behind judges an acknowledgement older than one before, and returns true when
 // it has reported it. Rules RS-14, RS-20.
 func (w *Watcher) behind(s *stream, r *requester, u uint64, e *sent) bool {
-	reads := r.answered-u < uint64(len(r.ring))
-	for v := u + 1; reads && v <= r.answered; v++ {
+	known := r.answered-u < uint64(len(r.ring))
+	reads := known
+	for v := u + 1; known && v <= r.answered; v++ {
 		if d := r.read(v); d != nil {
 			v = max(v, d.end-1)
 			continue
 		}
 		reads = false
+		known = r.at(v) != nil
 	}
 	msn := w.f.Packet.AETH.MSN
 	switch {
-	case reads:
+	case known && reads:
 		w.report(s, DuplicateAckBehind, uint64(psn.Wrap(r.answered)), 0, 0)
-	case e != nil && e.flags&hasMSN != 0 && r.trust > 1 && newer(msn, e.msn) > 0 && r.answered-u < 1<<16:
+	case known && e != nil && e.flags&hasMSN != 0 && r.trust > 1 && newer(msn, e.msn) > 0:
 		w.report(s, AckBehind, uint64(psn.Wrap(r.answered)), 0, 0)
 	default:
 		s.OutOfOrder++
@@ -365,7 +382,7 @@ func (w *Watcher) rnrNak(s *stream, r *requester, u uint64, syn aeth.Syndrome) {
 	}
 	w.before(s, r, u)
 	r.refused(u)
-	r.rnr = refusal{true, u, w.now}
+	r.rnr = refusal{valid: true, psn: u, t: w.now}
 	r.rnrTime = wait
 }
 
@@ -401,7 +418,7 @@ func (w *Watcher) nak(s *stream, r *requester, u uint64, syn aeth.Syndrome) {
 	}
 	w.report(s, check, 0, 0, 0)
 	if check != NakSequence {
-		s.rsp.dead, s.rsp.deadWith, s.rsp.deadPSN, s.rsp.deadFrame = true, syn, w.f.Packet.PSN, w.frames
+		s.rsp.dead, s.rsp.deadWith, s.rsp.deadPSN, s.rsp.deadFrame = r != nil, syn, w.f.Packet.PSN, w.frames
 		if r == nil || u < r.first || u >= r.next {
 			return
 		}
@@ -437,7 +454,7 @@ func (w *Watcher) nak(s *stream, r *requester, u uint64, syn aeth.Syndrome) {
 	}
 	r.nakLast, r.nakFrame, r.nakIPID = u, w.frames, w.f.ID
 	w.before(s, r, u)
-	r.nak = refusal{true, u, w.now}
+	r.nak = refusal{valid: true, psn: u, t: w.now}
 }
 
 // readResponse judges a READ response or an atomic acknowledgement.
@@ -484,8 +501,8 @@ func (w *Watcher) readResponse(s *stream, r *requester, payload int, hasAETH boo
 		w.creditLimit(s, r)
 	}
 	again := u < d.high
-	late := r.answered >= d.end && !d.again && !again && !d.done && w.now-r.answerAt < int64(w.cfg.MinTimeout)
-	if late || d.done && !d.again && !again && u == d.pos && r.answered >= d.end && w.now-r.answerAt < int64(w.cfg.MinTimeout) {
+	late := !d.open && !d.guessed && r.answered >= d.end && !d.again && !again && !d.done && w.now-r.answerAt < int64(w.cfg.MinTimeout)
+	if late {
 		w.report(s, ResponseLate, uint64(psn.Wrap(r.answered)), uint64(d.op), 0)
 	}
 	if atomic {
@@ -536,7 +553,7 @@ func (w *Watcher) answer(s *stream, r *requester, d *read, u uint64) {
 	d.high = max(d.high, u+1)
 	d.pos = u + 1
 	d.lastT = w.now
-	if !d.open && u == d.end-1 && !d.done {
+	if !d.open && !d.guessed && u == d.end-1 && !d.done {
 		d.done = true
 		s.peerOr(w).MessagesDone++
 		w.took(r, d.t, d.t)
@@ -558,35 +575,37 @@ func (w *Watcher) readData(s *stream, r *requester, d *read, u uint64, payload i
 	// A middle or a lost request for the rest explains what seems wrong, unless
 	// this is what follows at once on what came before.
 	sure := u == d.from || u == d.pos && w.now-d.lastT < int64(w.cfg.MinTimeout)
-	if !d.open && u < d.to {
+	if !d.open && !d.guessed && u < d.to {
 		w.readShape(s, d, u, payload, op, sure)
-	} else if d.open && d.known && payload > int(d.len) {
+	} else if (d.open || d.guessed) && d.known && payload > int(d.len) {
 		w.report(s, ReadSize, uint64(d.len), uint64(payload), 0)
 	}
 	w.answer(s, r, d, u)
 }
 
+// place returns the operation of the response at PSN u of those in [from, to).
+func place(u, from, to uint64) bth.Operation {
+	switch {
+	case u == from && u == to-1:
+		return bth.ReadResponseOnly
+	case u == from:
+		return bth.ReadResponseFirst
+	case u == to-1:
+		return bth.ReadResponseLast
+	}
+	return bth.ReadResponseMiddle
+}
+
 // readShape judges opcode and size of a response by its place.
 func (w *Watcher) readShape(s *stream, d *read, u uint64, payload int, op bth.Opcode, sure bool) {
-	at := func(from, to uint64) bth.Operation {
-		switch {
-		case u == from && u == to-1:
-			return bth.ReadResponseOnly
-		case u == from:
-			return bth.ReadResponseFirst
-		case u == to-1:
-			return bth.ReadResponseLast
-		}
-		return bth.ReadResponseMiddle
-	}
-	whole, part := at(d.start, d.end), at(d.from, d.to)
+	whole, part := place(u, d.start, d.end), place(u, d.from, d.to)
 	switch got := op.Operation(); {
 	case got == part:
 	case got == whole:
 		if u == d.from {
 			w.report(s, ReadResumedMiddle, 0, uint64(op), 0)
 		}
-	case sure:
+	case sure && !d.partial:
 		w.report(s, ReadOpcode, uint64(op.Service().Opcode(part)), uint64(op), 0)
 		return
 	default:

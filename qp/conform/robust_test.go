@@ -1,0 +1,158 @@
+package conform_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp/conform"
+)
+
+func v6(a netip.Addr) netip.Addr { return netip.AddrFrom16(a.As16()) }
+
+func names(t testing.TB) []string {
+	files, err := filepath.Glob(captures + "*.pcap")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for i, f := range files {
+		files[i] = strings.TrimSuffix(filepath.Base(f), ".pcap")
+	}
+	return files
+}
+
+func breaches(all []conform.Finding) map[conform.Check]int {
+	m := map[conform.Check]int{}
+	for _, f := range all {
+		if f.Severity == conform.Breach {
+			m[f.Check]++
+		}
+	}
+	return m
+}
+
+// noNewBreach requires that a spoilt capture shows no breach that the whole one
+// does not show, be it by another name for the same frame.
+func noNewBreach(t *testing.T, whole, spoilt []conform.Finding, what string) {
+	t.Helper()
+	was := breaches(whole)
+	at := map[int64]bool{}
+	for _, f := range whole {
+		if f.Severity == conform.Breach {
+			at[f.Time.UnixNano()] = true
+		}
+	}
+	for _, f := range spoilt {
+		if f.Severity == conform.Breach && was[f.Check] == 0 && !at[f.Time.UnixNano()] {
+			t.Errorf("%s: frame %d: %s %s: %s", what, f.Frame, f.Rule(), f.Check, f.String())
+		}
+	}
+}
+
+// TestSpoilt: what a capture lacks makes no breach.
+func TestSpoilt(t *testing.T) {
+	for _, name := range names(t) {
+		recs := load(t, name)
+		_, whole := watch(t, conform.Config{}, recs)
+		t.Run(name, func(t *testing.T) {
+			for i := range recs {
+				if name == "probe-responder" && i >= 60 && i < 66 {
+					continue // begins with a READ that is wrong on purpose, and so its right one looks wrong
+				}
+				_, all := watch(t, conform.Config{}, recs[i:])
+				noNewBreach(t, whole, all, fmt.Sprintf("from frame %d", i+1))
+			}
+			for i := range recs {
+				one := slices.Delete(slices.Clone(recs), i, i+1)
+				_, all := watch(t, conform.Config{}, one)
+				noNewBreach(t, whole, all, fmt.Sprintf("without frame %d", i+1))
+			}
+			for _, len := range []int{34, 54, 58, 62, 64, 70, 96, 128, 256} {
+				_, all := watch(t, conform.Config{}, snap(recs, len))
+				noNewBreach(t, whole, all, fmt.Sprintf("snaplen %d", len))
+			}
+			for _, from := range []byte{1, 2} {
+				_, all := watch(t, conform.Config{}, oneWay(recs, from))
+				noNewBreach(t, whole, all, fmt.Sprintf("one direction %d", from))
+			}
+			for _, percent := range []int{1, 5, 20} {
+				if strings.HasPrefix(name, "probe") && percent > 1 {
+					break // too little is left to tell what is wrong on purpose
+				}
+				for seed := range uint64(30) {
+					rng := rand.New(rand.NewPCG(seed, 7))
+					some := slices.DeleteFunc(slices.Clone(recs), func(rec) bool { return rng.IntN(100) < percent })
+					_, all := watch(t, conform.Config{}, some)
+					noNewBreach(t, whole, all, fmt.Sprintf("%d %% missing, seed %d", percent, seed))
+				}
+			}
+		})
+	}
+}
+
+func snap(recs []rec, n int) []rec {
+	out := slices.Clone(recs)
+	for i := range out {
+		out[i].data = out[i].data[:min(n, len(out[i].data))]
+	}
+	return out
+}
+
+// oneWay keeps the frames that one of the two guests sent.
+func oneWay(recs []rec, from byte) []rec {
+	return slices.DeleteFunc(slices.Clone(recs), func(r rec) bool { return r.data[11] != from })
+}
+
+// TestCarried: what carries a packet makes no difference to what is found.
+func TestCarried(t *testing.T) {
+	for _, name := range names(t) {
+		t.Run(name, func(t *testing.T) {
+			_, whole := watch(t, conform.Config{}, load(t, name))
+
+			tp := open(t, name)
+			for i := range tp.recs {
+				d := tp.recs[i].data
+				d = slices.Concat(d[:12], []byte{0x81, 0, 0x60, 100}, d[12:])
+				tp.recs[i].data, tp.recs[i].wire = d, len(d)
+			}
+			_, all := watch(t, conform.Config{}, tp.recs)
+			require.Equal(t, table(whole), table(all), "VLAN")
+
+			if strings.HasPrefix(name, "probe") {
+				return // frames that cannot be built
+			}
+			tp = open(t, name).all(func(_ int, f *frame.Frame) bool { f.DstPort = 14791; return true })
+			_, all = watch(t, conform.Config{UDPPort: 14791}, tp.recs)
+			require.Equal(t, table(whole), table(all), "UDP port")
+
+			// Every PSN wraps somewhere in the capture.
+			for _, shift := range []int{-6636321 - 1, -6636321 - 2, -6636321 - 7, 1 << 23} {
+				tp = open(t, name).all(func(_ int, f *frame.Frame) bool {
+					p := &f.Packet
+					if p.DestQP == 1 || p.Opcode == bth.CNP {
+						return false
+					}
+					p.PSN = p.PSN.Add(shift)
+					return true
+				})
+				if strings.HasPrefix(name, "cm-") {
+					continue // connection management said another PSN
+				}
+				_, all = watch(t, conform.Config{}, tp.recs)
+				require.Equal(t, table(whole), table(all), "PSNs moved by %d", shift)
+			}
+
+			v1 := open(t, name).all(func(_ int, f *frame.Frame) bool { asGRH(f); return true })
+			_, all = watch(t, conform.Config{}, v1.recs)
+			noNewBreach(t, whole, all, "RoCE v1")
+			require.Equal(t, breaches(whole), breaches(all))
+		})
+	}
+}
