@@ -124,7 +124,7 @@ func (w *Watcher) finish(s *stream) {
 			continue
 		}
 		check := Unanswered
-		if p != nil && p.rsp.frames > 0 && r.silent >= 2 {
+		if p != nil && p.rsp.frames > 0 && r.silent >= 2 && e.sends >= 3 {
 			check = AckReqUnanswered
 		}
 		w.reportAt(s, check, 0, uint64(e.sends), e.frame, 0, w.now, psn.Wrap(v))

@@ -82,7 +82,7 @@ func TestSpoilt(t *testing.T) {
 				_, all := watch(t, conform.Config{}, oneWay(recs, from))
 				noNewBreach(t, whole, all, fmt.Sprintf("one direction %d", from))
 			}
-			for _, percent := range []int{1, 5, 20} {
+			for _, percent := range []int{1, 5, 10} {
 				if strings.HasPrefix(name, "probe") && percent > 1 {
 					break // too little is left to tell what is wrong on purpose
 				}
