@@ -54,9 +54,11 @@ func (r *Responder) replayRead(res *resource, n uint64, p *bth.Packet) {
 	}
 	if h.DMALen != 0 {
 		if _, ok := r.remote(h.RKey, h.VA, h.DMALen, RemoteRead); !ok {
+			// A requester that misses the answer ends here. One that has it, and
+			// has taken the region away since, drops the NAK as old: a packet
+			// that the network repeats must not end a connection.
 			r.c.RespRemoteAccessErrors++
 			r.sendNak(aeth.NakSyndrome(aeth.NakRemoteAccessError), n)
-			r.mode = broken
 			return
 		}
 	}
@@ -134,7 +136,7 @@ func (r *Responder) answer(p *bth.Packet) bool {
 		if n != 0 {
 			data, ok := r.remote(res.rkey, res.ansVA+off, n, RemoteRead)
 			if !ok {
-				r.withdraw(res.ansFirst + uint64(res.at))
+				r.withdraw(res)
 				return false
 			}
 			p.SetPayload(data)
@@ -157,6 +159,7 @@ func (r *Responder) answer(p *bth.Packet) bool {
 	res.at++
 	if res.at == res.end {
 		r.pending--
+		res.made = true
 	}
 	return true
 }
@@ -172,14 +175,19 @@ func (r *Responder) oldestPending() *resource {
 	return &r.res[(r.resTail-1)%r.maxRd]
 }
 
-// withdraw gives up all answers under way from count n on, for want of the
-// memory to read, and goes to Error.
-func (r *Responder) withdraw(n uint64) {
+// withdraw gives up the answer res for want of the memory to read, with a NAK.
+// Where it is the first answer, it gives up all others too and goes to Error.
+func (r *Responder) withdraw(res *resource) {
+	r.c.RespRemoteAccessErrors++
+	r.sendNak(aeth.NakSyndrome(aeth.NakRemoteAccessError), res.ansFirst+uint64(res.at))
+	if res.made {
+		res.at = res.end
+		r.pending--
+		return
+	}
 	for i := range r.res {
 		r.res[i].at = r.res[i].end
 	}
 	r.pending = 0
-	r.c.RespRemoteAccessErrors++
-	r.sendNak(aeth.NakSyndrome(aeth.NakRemoteAccessError), n)
 	r.mode = broken
 }

@@ -29,6 +29,7 @@ type resource struct {
 	ansVA    uint64
 	ansLen   uint32
 	at, end  uint32
+	made     bool // once made in full: what is under way is a replay
 }
 
 // Responder takes the requests of a queue pair's peer and answers them: receives,
@@ -546,7 +547,11 @@ func (r *Responder) executeAnswered(p *bth.Packet) Verdict {
 	r.count()
 	res.msn = r.msn
 	res.ansFirst, res.ansVA, res.ansLen, res.end = res.first, res.va, res.len, res.n
-	r.res[r.resTail%r.maxRd] = res
+	slot := &r.res[r.resTail%r.maxRd]
+	if r.resTail >= r.maxRd && slot.at != slot.end {
+		r.pending-- // a replay that nobody needs any more
+	}
+	*slot = res
 	r.resTail++
 	r.pending++
 	r.epsn += uint64(res.n)
@@ -555,11 +560,12 @@ func (r *Responder) executeAnswered(p *bth.Packet) Verdict {
 }
 
 // roomFor reports whether another answered request may be outstanding (rule
-// RS-12): the oldest remembered one has been answered.
+// RS-12): the oldest remembered one has been answered. That it is being answered
+// again, for a duplicate, does not count: its requester has gone on.
 func (r *Responder) roomFor() bool {
 	if r.maxRd == 0 {
 		return false
 	}
 	old := &r.res[r.resTail%r.maxRd]
-	return r.resTail < r.maxRd || old.at == old.end
+	return r.resTail < r.maxRd || old.at == old.end || old.made
 }
