@@ -118,7 +118,8 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 		q.req.mode = running
 		q.resp.setAttr(&q.attr)
 	case to == SQD && from == RTS:
-		q.req.mode, q.drained = draining, false
+		q.req.drain()
+		q.drained = false
 	case to == RTS:
 		q.req.mode = running
 		q.resp.setAttr(&q.attr)

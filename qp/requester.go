@@ -349,8 +349,10 @@ func (r *Requester) sendable() *wqe {
 		return nil
 	}
 	// Only the first packet of a message goes out without a credit; that it was
-	// acknowledged shows that the message has its receive.
-	if r.credited && w.wr.Op.takesReceive() && int32(w.ssn-r.limit) > 0 && r.next > w.first && r.una <= w.first {
+	// acknowledged shows that the message has its receive. Where the first
+	// credits come in mid-message, one more packet asks for the acknowledgement.
+	if r.credited && w.wr.Op.takesReceive() && int32(w.ssn-r.limit) > 0 && r.next > w.first && r.una <= w.first &&
+		r.asked >= r.next {
 		return nil
 	}
 	return w
@@ -360,6 +362,16 @@ func (r *Requester) sendable() *wqe {
 // now.
 func (r *Requester) NextPacket(now time.Time, out *Outgoing) bool {
 	return r.nextPacket(r.clock.at(now), out)
+}
+
+// drain begins SQD: no message begins. What went out last may have asked for no
+// acknowledgement, for more was to follow: it is sent again and asks.
+func (r *Requester) drain() {
+	r.mode = draining
+	if r.cur == r.started && r.cur != r.done && r.next == r.sent && r.asked < r.next {
+		r.cur--
+		r.next--
+	}
 }
 
 // nextPacket never sends while an RNR wait lasts.
