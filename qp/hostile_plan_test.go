@@ -1,0 +1,170 @@
+package qp_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"pgregory.net/rapid"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/qp"
+)
+
+// hostilePlan is a network to be: two hosts, some connections between them, what
+// the link does to packets, and what the applications ask for. With Seed it
+// decides everything that happens.
+type hostilePlan struct {
+	Seed uint64
+
+	Pairs    int // connections
+	XRC      bool
+	MTU      int
+	Window   int
+	AckEvery int
+	MaxRd    [2]int // READs and ATOMICs that host i may have outstanding
+	SendWR   int
+	RecvWR   int
+	Credits  [2]bool
+	SRQ      [2]bool // host i's connections share a receive queue
+	All      bool    // every send is signalled
+	FirstPSN [2]uint32
+
+	Forever  bool // retries without end
+	RetryCnt uint8
+	RNRRetry uint8
+	Timeout  uint8
+	RNRTimer aeth.RNRTimer
+
+	// The link, probabilities in thousandths.
+	Loss, Dup, Corrupt int
+	Burst              int   // packets that go with a lost one
+	Delay, Jitter      int64 // ns; packets overtake each other within Jitter
+	Gap                int64 // ns between packets of a sender; 0: as fast as they come
+
+	LateRecv bool // receives are posted late and few
+	Lazy     bool // completions are taken late
+	Windows  bool // memory windows, with SEND with invalidate
+	Drain    int64
+	Revoke   int64 // ns: when a region goes away; 0: never
+	Reset    int64 // ns: when a connection is taken down and brought up again; 0: never
+	Short    bool  // some receives are too small
+
+	Work []hostileWork
+}
+
+// hostileWork is one request that an application makes.
+type hostileWork struct {
+	Pair, Side int
+	Op         qp.Op
+	Len, Off   int
+	Flags      qp.Flags
+	Pieces     int   // slices of the gather list, 0 for none
+	Wait       int64 // ns after the one before
+}
+
+// mayFail reports whether errors belong to the plan.
+func (p *hostilePlan) mayFail() bool {
+	return !p.Forever || p.RNRRetry != 7 || p.Revoke != 0 || p.Short
+}
+
+func (p *hostilePlan) String() string {
+	var b strings.Builder
+	q := *p
+	q.Work = nil
+	fmt.Fprintf(&b, "plan %+v\n", q)
+	for i, w := range p.Work {
+		fmt.Fprintf(&b, "  work %d: %+v\n", i, w)
+	}
+	return b.String()
+}
+
+// picker chooses a number in 0 .. n-1.
+type picker func(n int) int
+
+func randPicker(seed uint64) picker {
+	return rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)).IntN
+}
+
+func rapidPicker(t *rapid.T) picker {
+	return func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
+}
+
+func of[T any](pick picker, v ...T) T { return v[pick(len(v))] }
+
+// makePlan draws a network. The lowest picks are the tamest.
+func makePlan(pick picker, seed uint64) *hostilePlan {
+	yes := func(in int) bool { return pick(in) == in-1 }
+	p := &hostilePlan{
+		Seed:     seed,
+		Pairs:    of(pick, 1, 1, 2, 3),
+		XRC:      yes(8),
+		MTU:      of(pick, 256, 256, 512, 1024, 2048, 4096),
+		Window:   of(pick, 0, 1, 2, 3, 7, 16, 64),
+		AckEvery: of(pick, 0, 1, 2, 3, 5),
+		MaxRd:    [2]int{of(pick, 1, 2, 4, 16), of(pick, 1, 2, 4, 16)},
+		SendWR:   of(pick, 1, 2, 5, 16, 64),
+		RecvWR:   of(pick, 1, 2, 4, 32),
+		Credits:  [2]bool{yes(2), yes(2)},
+		SRQ:      [2]bool{yes(3), yes(3)},
+		All:      yes(2),
+		FirstPSN: [2]uint32{of[uint32](pick, 0, 0xfffffe, 0xffffff, 0x7fffff, 0x800000, 0x123456), of[uint32](pick, 0, 0xfffff8, 0x7ffffe)},
+		Forever:  true,
+		RetryCnt: 7,
+		RNRRetry: 7,
+		Timeout:  of[uint8](pick, 4, 1, 2, 3, 6, 8),
+		RNRTimer: of(pick, aeth.RNRTimer(1), 1, 2, 5, 12),
+		Loss:     of(pick, 0, 0, 3, 10, 50, 100, 200, 350),
+		Dup:      of(pick, 0, 0, 5, 50, 200),
+		Corrupt:  of(pick, 0, 0, 5, 50),
+		Burst:    of(pick, 0, 0, 0, 2, 8),
+		Delay:    of(pick, int64(1000), 100, 5000, 20000),
+		Jitter:   of(pick, int64(0), 0, 500, 5000, 100000),
+		Gap:      of(pick, int64(0), 0, 50, 1000),
+		LateRecv: yes(3),
+		Lazy:     yes(4),
+		Windows:  yes(4),
+		Drain:    of(pick, int64(0), 0, 0, 5000, 100000),
+		Reset:    of(pick, int64(0), 0, 0, 0, 2000, 20000, 300000),
+	}
+	if yes(4) {
+		p.Forever = false
+		p.RetryCnt = of[uint8](pick, 7, 0, 1, 2, 6)
+		p.RNRRetry = of[uint8](pick, 7, 0, 1, 3)
+	}
+	if yes(6) {
+		p.Revoke = of(pick, int64(1000), 10000, 50000, 300000)
+	}
+	p.Short = yes(12)
+	if p.XRC {
+		p.SRQ = [2]bool{}
+	}
+
+	p.Work = make([]hostileWork, pick(40))
+	for i := range p.Work {
+		w := &p.Work[i]
+		w.Pair, w.Side = pick(p.Pairs), pick(2)
+		w.Op = qp.Op(pick(int(qp.OpFlush) + 1))
+		if p.XRC {
+			w.Side = 0
+			w.Op %= qp.OpFetchAdd + 1
+		}
+		w.Len = of(pick, 0, 1, 7, p.MTU, p.MTU-1, p.MTU+1, 2*p.MTU, 3*p.MTU+5, pick(4*p.MTU))
+		w.Off = pick(2 * p.MTU)
+		w.Flags = qp.Flags(pick(8))
+		w.Pieces = of(pick, 0, 0, 1, 3)
+		w.Wait = of(pick, int64(0), 0, 100, 3000)
+		switch w.Op {
+		case qp.OpCmpSwap, qp.OpFetchAdd, qp.OpAtomicWrite:
+			w.Len = 8
+			w.Off = of(pick, 0, 0, 8, w.Off&^7)
+		case qp.OpSendInv:
+			// What uses the key must be over before it goes.
+			w.Flags |= qp.Fence
+		}
+		if w.Op != qp.OpRead && w.Op < qp.OpRead && w.Len <= hostileInline && yes(2) {
+			w.Flags |= qp.Inline
+		}
+	}
+	return p
+}
