@@ -64,15 +64,29 @@ func BenchmarkFrame(b *testing.B) {
 			}
 		}
 	})
+	b.Run("decode-ipv6-ack", func(b *testing.B) {
+		f := sample(frame.IPv6)
+		f.Packet = bth.Packet{Header: bth.Header{Opcode: bth.RCAcknowledge}}
+		raw := f.AppendTo(nil)
+		var got frame.Frame
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := got.Decode(frame.Ethernet, raw); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 	b.Run("build", func(b *testing.B) {
 		buf := make([]byte, 0, 2048)
 		b.ReportAllocs()
+		b.SetBytes(int64(len(raw)))
 		for b.Loop() {
 			buf = f.AppendTo(buf[:0])
 		}
 	})
 	b.Run("icrc-check", func(b *testing.B) {
 		b.ReportAllocs()
+		b.SetBytes(int64(len(raw)))
 		for b.Loop() {
 			if !crc.Check(raw[14:]) {
 				b.Fatal("bad")
@@ -81,6 +95,7 @@ func BenchmarkFrame(b *testing.B) {
 	})
 	b.Run("copy", func(b *testing.B) {
 		buf := make([]byte, len(raw))
+		b.SetBytes(int64(len(raw)))
 		for b.Loop() {
 			copy(buf, raw)
 		}

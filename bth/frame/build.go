@@ -132,8 +132,8 @@ func (f *Frame) appendIPv6(dst []byte, payload int) []byte {
 }
 
 // Validate returns what AppendTo would lose or make up: ErrRange for a field or
-// a length beyond its width or an address of the wrong family, or what
-// bth.Packet's Validate says.
+// a length beyond its width, or an address of the wrong family or with a zone,
+// or what bth.Packet's Validate says.
 func (f *Frame) Validate() error {
 	n := f.Packet.Size()
 	switch f.Net {
@@ -143,7 +143,11 @@ func (f *Frame) Validate() error {
 			return ErrRange
 		}
 	case IPv6, GRH:
-		if !f.Src.Is6() || !f.Dst.Is6() || f.FlowLabel > 0xfffff || n+udpSize > 0xffff {
+		if f.Net == IPv6 {
+			n += udpSize
+		}
+		if !f.Src.Is6() || !f.Dst.Is6() || f.Src.Zone() != "" || f.Dst.Zone() != "" ||
+			f.FlowLabel > 0xfffff || n > 0xffff {
 			return ErrRange
 		}
 	default:

@@ -1,0 +1,60 @@
+//go:build !race
+
+package frame_test
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"github.com/roce-go/roce/bth/frame"
+)
+
+func TestNoAllocations(t *testing.T) {
+	never := func(name string, f func()) {
+		t.Helper()
+		if n := testing.AllocsPerRun(20, f); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+	var f frame.Frame
+	buf := make([]byte, 0, 512)
+
+	// Good and bad input: all vectors, each at every length.
+	for _, v := range loadVectors(t) {
+		raw, err := hex.DecodeString(v.Hex)
+		if err != nil {
+			t.Fatal(err)
+		}
+		link := frame.RawIP
+		if v.LinkType == "ethernet" {
+			link = frame.Ethernet
+		}
+		never(v.ID, func() {
+			_ = f.Decode(link, raw)
+			_ = f.CheckICRC()
+			_ = frame.Finder{}.Find(link, raw, len(raw), &f)
+			for n := range raw {
+				_ = frame.Finder{}.Decode(link, raw[:n], len(raw), &f)
+			}
+		})
+	}
+	for _, net := range nets {
+		for name, c := range links(net) {
+			never(name, func() {
+				_ = f.Decode(c.link, c.b)
+				_ = f.CheckICRC()
+				_ = f.PayloadLen() + int(f.DSCP()) + int(f.ECN())
+			})
+		}
+		g := sample(net)
+		g.VLANs = 2
+		never("AppendTo", func() { buf = g.AppendTo(buf[:0]) })
+		never("AppendBinary", func() { buf, _ = g.AppendBinary(buf[:0]) })
+		g.Packet.Pad[0] = 1 // pad that is not zero takes another way
+		never("AppendTo", func() { buf = g.AppendTo(buf[:0]) })
+		g.VLANs = 3
+		never("refusal", func() { buf, _ = g.AppendBinary(buf[:0]) })
+	}
+	never("entropy", func() { _ = frame.SourcePort(frame.FlowLabel(0x11, 0x12)) })
+	never("names", func() { _, _ = frame.IPv4.String(), frame.ICRCBad.String() })
+}

@@ -1,0 +1,31 @@
+package frame_test
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"github.com/roce-go/roce/bth/frame"
+)
+
+func FuzzFrame(f *testing.F) {
+	for _, v := range loadVectors(f) {
+		raw, err := hex.DecodeString(v.Hex)
+		if err != nil {
+			f.Fatal(err)
+		}
+		link := frame.RawIP
+		if v.LinkType == "ethernet" {
+			link = frame.Ethernet
+		}
+		f.Add(uint16(link), raw, len(raw), uint16(0))
+	}
+	for _, net := range nets {
+		for _, c := range links(net) {
+			f.Add(uint16(c.link), c.b, len(c.b), uint16(0))
+			f.Add(uint16(c.link), c.b[:len(c.b)-7], len(c.b), uint16(0))
+		}
+	}
+	f.Fuzz(func(t *testing.T, link uint16, b []byte, wireLen int, port uint16) {
+		checkBytes(t, frame.Link(link), b, wireLen, frame.Finder{UDPPort: port})
+	})
+}
