@@ -1,0 +1,153 @@
+package rocelayers
+
+import (
+	"encoding/binary"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/crc"
+)
+
+const (
+	ipv4Size       = 20
+	ipv6Size       = 40
+	udpSize        = 8
+	maxIPv4Options = 40
+	maxNetwork     = ipv4Size + maxIPv4Options + udpSize // the longest, before a BTH
+)
+
+// appendNetwork appends the headers before the BTH as their layers will write
+// them around n bytes of transport packet. Fields that the ICRC masks are zero.
+func (b *BTH) appendNetwork(dst []byte, n int, fix bool) ([]byte, error) {
+	switch ip := b.network.(type) {
+	case *layers.IPv4:
+		return b.appendIPv4(dst, ip, n, fix)
+	case *layers.IPv6:
+		src, to := ip.SrcIP.To16(), ip.DstIP.To16()
+		if ip.HopByHop != nil || src == nil || to == nil {
+			return dst, ErrNetworkLayer
+		}
+		if udpSize+n > 0xffff {
+			return dst, bth.ErrRange
+		}
+		length := ip.Length
+		if fix {
+			length = uint16(udpSize + n)
+		}
+		dst = append(dst, ip.Version<<4, 0, 0, 0)
+		dst = binary.BigEndian.AppendUint16(dst, length)
+		dst = append(dst, byte(ip.NextHeader), 0)
+		dst = append(dst, src...)
+		return b.appendUDP(append(dst, to...), n, fix), nil
+	case *GRH:
+		return ip.appendTo(dst, n, fix)
+	}
+	return dst, ErrNoNetworkLayer
+}
+
+func (b *BTH) appendIPv4(dst []byte, ip *layers.IPv4, n int, fix bool) ([]byte, error) {
+	src, to := ip.SrcIP.To4(), ip.DstIP.To4()
+	if src == nil || to == nil {
+		return dst, ErrNetworkLayer
+	}
+	options := 0
+	for i := range ip.Options {
+		o := &ip.Options[i]
+		switch {
+		case o.OptionType <= 1:
+			options++
+		case o.OptionLength < 2 || len(o.OptionData) != int(o.OptionLength)-2:
+			return dst, ErrNetworkLayer
+		default:
+			options += int(o.OptionLength)
+		}
+	}
+	// gopacket leaves bytes after the last option as it finds them: nobody knows
+	// yet what they will be.
+	if options%4 != 0 || options > maxIPv4Options {
+		return dst, ErrNetworkLayer
+	}
+	total := ipv4Size + options + udpSize + n
+	if total > 0xffff {
+		return dst, bth.ErrRange
+	}
+	ihl, length := ip.IHL, ip.Length
+	if fix {
+		ihl, length = uint8(ipv4Size+options)/4, uint16(total)
+	}
+	dst = append(dst, ip.Version<<4|ihl, 0)
+	dst = binary.BigEndian.AppendUint16(dst, length)
+	dst = binary.BigEndian.AppendUint16(dst, ip.Id)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(ip.Flags)<<13|ip.FragOffset)
+	dst = append(dst, 0, byte(ip.Protocol), 0, 0)
+	dst = append(dst, src...)
+	dst = append(dst, to...)
+	for i := range ip.Options {
+		o := &ip.Options[i]
+		dst = append(dst, o.OptionType)
+		if o.OptionType > 1 {
+			dst = append(append(dst, o.OptionLength), o.OptionData...)
+		}
+	}
+	return b.appendUDP(dst, n, fix), nil
+}
+
+func (b *BTH) appendUDP(dst []byte, n int, fix bool) []byte {
+	length := b.udp.Length
+	if fix {
+		length = uint16(udpSize + n)
+	}
+	dst = binary.BigEndian.AppendUint16(dst, uint16(b.udp.SrcPort))
+	dst = binary.BigEndian.AppendUint16(dst, uint16(b.udp.DstPort))
+	dst = binary.BigEndian.AppendUint16(dst, length)
+	return append(dst, 0, 0)
+}
+
+// CheckICRC computes the ICRC of a decoded RoCE packet and compares it with the
+// packet's own. It takes the network layer, a *layers.IPv4, *layers.IPv6 or *GRH,
+// for example what packet.NetworkLayer returns. Where the capture has cut the
+// packet, and for any other layer, the result is frame.ICRCUnchecked.
+//
+// The layer must alias the packet it was decoded from, as gopacket's do.
+func CheckICRC(network gopacket.Layer) frame.ICRCState {
+	var pkt []byte
+	var declared int
+	switch l := network.(type) {
+	case *layers.IPv4:
+		pkt = whole(l.Contents, l.Payload)
+		if len(pkt) >= ipv4Size {
+			declared = int(binary.BigEndian.Uint16(pkt[2:]))
+		}
+	case *layers.IPv6:
+		pkt = whole(l.Contents, l.Payload)
+		if len(pkt) >= ipv6Size && l.HopByHop == nil {
+			declared = ipv6Size + int(binary.BigEndian.Uint16(pkt[4:]))
+		}
+	case *GRH:
+		pkt = l.packet
+		declared = ipv6Size + int(l.Length)
+	}
+	switch {
+	case len(pkt) != declared || declared == 0:
+		return frame.ICRCUnchecked
+	case crc.Check(pkt):
+		return frame.ICRCGood
+	}
+	return frame.ICRCBad
+}
+
+// whole joins two slices that lie one behind the other, or returns nil.
+func whole(contents, payload []byte) []byte {
+	n := len(contents) + len(payload)
+	if len(payload) == 0 || cap(contents) < n {
+		return nil
+	}
+	pkt := contents[:n:n]
+	if &pkt[len(contents)] != &payload[0] {
+		return nil
+	}
+	return pkt
+}
