@@ -222,10 +222,14 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		r.typ == UD && wr.Op > OpSendImm,
 		r.typ == UC && wr.Op != OpSend && wr.Op != OpSendImm && wr.Op != OpWrite && wr.Op != OpWriteImm,
 		r.typ == XRCSend && wr.Op > OpFetchAdd,
-		r.typ == XRCRecv:
+		r.typ == XRCRecv,
+		wr.Op.answered() && r.maxRd == 0: // it would wait for ever
 		return 0, ErrOp
 	case local > MaxMessage:
 		return 0, ErrLength
+	}
+	if wr.Flags&Inline != 0 && (wr.Op.answered() && wr.Op != OpAtomicWrite || local > uint64(r.inlineSize)) {
+		return 0, ErrInline
 	}
 	switch wr.Op {
 	case OpCmpSwap, OpFetchAdd:
@@ -256,9 +260,6 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 	}
 	if r.typ == UD && (local > uint64(r.mtu) || wr.AH == nil) {
 		return 0, ErrLength
-	}
-	if wr.Flags&Inline != 0 && (wr.Op == OpRead || local > uint64(r.inlineSize)) {
-		return 0, ErrInline
 	}
 	return uint32(local), nil
 }
