@@ -59,7 +59,7 @@ func (r *Requester) handleAck(t int64, n uint64, a aeth.Header) Verdict {
 		return Reserved
 	}
 	if kind == aeth.Ack {
-		r.credit(a)
+		r.credit(n, a)
 	}
 	if n < r.una {
 		return Stale // rules RQ-21, RQ-34
@@ -130,17 +130,20 @@ func (r *Requester) handleRNR(t int64, w *wqe, code aeth.RNRTimer) Verdict {
 	return Retried
 }
 
-// credit takes the credits of an acknowledgement (rule RQ-15). Message numbers
-// are compared around their 24-bit circle.
-func (r *Requester) credit(a aeth.Header) {
-	n, ok := a.Syndrome.Credit().Count()
+// credit takes the credits of an acknowledgement at count n (rule RQ-15). Message
+// numbers are compared around their 24-bit circle.
+func (r *Requester) credit(n uint64, a aeth.Header) {
+	credits, ok := a.Syndrome.Credit().Count()
 	if !ok {
 		r.credited = false
 		return
 	}
+	if !r.credited && n < r.una {
+		return // an old one only raises the limit (rule RQ-21)
+	}
 	// The newest message at the peer, as a 32-bit number near our own count.
 	msn := r.lastSSN + uint32(psn.PSN(a.MSN).Diff(psn.PSN(r.lastSSN)))
-	limit := msn + uint32(n)
+	limit := msn + uint32(credits)
 	if !r.credited || int32(limit-r.limit) > 0 {
 		r.credited, r.limit = true, limit
 	}
@@ -230,7 +233,7 @@ func (r *Requester) handleAnswer(t int64, n uint64, p *bth.Packet) Verdict {
 			r.c.ReservedSyndrome++
 			return Reserved
 		}
-		r.credit(p.AETH)
+		r.credit(n, p.AETH)
 	}
 	if n < r.una {
 		return Stale // rule RQ-26
