@@ -326,8 +326,10 @@ func (r *Responder) lengthFits(p *bth.Packet) bool {
 		return n >= 1 && n <= r.mtu
 	case bth.UpToMTU:
 		return n <= r.mtu
+	case bth.EightBytes:
+		return n == 8
 	}
-	return true
+	return n == 0
 }
 
 // refuse answers the packet at the expected PSN with a NAK and goes to Error.
