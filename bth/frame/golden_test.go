@@ -29,7 +29,7 @@ func readCapture(t testing.TB, path string) (out []record) {
 	b, err := os.ReadFile(path)
 	require.NoError(t, err)
 	le := binary.LittleEndian
-	require.EqualValues(t, 0xa1b2c3d4, le.Uint32(b), "a pcap file of little-endian byte order")
+	require.Equal(t, uint32(0xa1b2c3d4), le.Uint32(b), "a pcap file of little-endian byte order")
 	require.EqualValues(t, frame.Ethernet, le.Uint32(b[20:]))
 	for b = b[24:]; len(b) > 0; {
 		kept, wire := int(le.Uint32(b[8:])), int(le.Uint32(b[12:]))
