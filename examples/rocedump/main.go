@@ -184,6 +184,11 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 	code := exitGood
 	badLink, badLinks := frame.Link(0), 0
 	for {
+		if name == "-" && f.Buffered() == 0 { // a live source may keep us waiting
+			if d.werr = d.out.Flush(); d.werr != nil {
+				return exitUsage
+			}
+		}
 		if err = f.Next(&d.rec); err != nil {
 			break
 		}

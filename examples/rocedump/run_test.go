@@ -413,6 +413,28 @@ func TestProgress(t *testing.T) {
 	require.True(t, strings.HasSuffix(shown.String(), "\x1b[K"), "cleared at the end")
 }
 
+// lines hands on what is written.
+type lines chan string
+
+func (l lines) Write(b []byte) (int, error) { l <- string(b); return len(b), nil }
+
+// TestLive has a source that waits: what came is printed before it goes on.
+func TestLive(t *testing.T) {
+	_, one := build(bth.RCSendOnly, frame.IPv4, nil)
+	file := pcap(t, frame.Ethernet, one, one)
+	r, w := io.Pipe()
+	out := make(lines)
+	code := make(chan int)
+	go func() { code <- run([]string{"-json", "-"}, r, out, io.Discard) }()
+	n := 24 + (len(file)-24)/2
+	w.Write(file[:n])
+	require.Equal(t, 1, objects(t, <-out)[0].Frame)
+	w.Write(file[n:])
+	require.Equal(t, 2, objects(t, <-out)[0].Frame)
+	w.Close()
+	require.Equal(t, exitGood, <-code)
+}
+
 type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left") }

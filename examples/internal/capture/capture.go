@@ -140,6 +140,10 @@ func (d *Reader) Next(rec *Record) error {
 	return d.err
 }
 
+// Buffered returns how many bytes were read ahead. At 0 the next call of Next has
+// to read, and may have to wait for a live source.
+func (d *Reader) Buffered() int { return d.src.j - d.src.i }
+
 func (d *Reader) corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: at byte %d: %s", ErrCorrupt, d.src.offset(), fmt.Sprintf(format, args...))
 }
