@@ -80,7 +80,6 @@ const (
 	RNRAnswered
 	RNROfRead
 	MSNWrong
-	MSNBack
 	AckOfRead
 	ResponseLate
 	AckBehind
@@ -196,7 +195,6 @@ var checks = [checkCount]checkInfo{
 	RNRAnswered:        {RuleRS09, Breach, "rnr-answered", "PSN {psn} was answered before, and is refused with an RNR NAK", 0, 0},
 	RNROfRead:          {RuleRS09, Note, "rnr-read", "RNR NAKs are for SEND and WRITE with immediate; this one refuses a {want} (PSN {psn})", asOpcode, 0},
 	MSNWrong:           {RuleRS13, Breach, "msn", "MSN should be {want}, or above if later messages were complete; it is {got} (PSN {psn})", 0, 0},
-	MSNBack:            {RuleRS13, Breach, "msn-back", "MSN should not fall; it was {want} and is {got} (PSN {psn})", 0, 0},
 	AckOfRead:          {RuleRS14, Breach, "ack-of-read", "a {want} should get its own response; a plain acknowledgement answers it (PSN {psn})", asOpcode, 0},
 	ResponseLate:       {RuleRS14, Breach, "response-late", "PSN {want} was acknowledged before the earlier {got} of PSN {psn} was sent", 0, asOpcode},
 	AckBehind:          {RuleRS14, Breach, "ack-behind", "PSN {want} was answered before; an acknowledgement with a newer MSN has the older PSN {psn}", 0, 0},

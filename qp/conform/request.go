@@ -104,10 +104,8 @@ type requester struct {
 	suspect      refusal // acknowledgement of what was not seen sent
 	suspectFrame uint64
 
-	trust   int    // MSNs that fitted
-	offset  int32  // by which the last did not
-	lastMSN uint32 // highest, of newest PSN
-	hasMSN  bool
+	trust  int   // MSNs that fitted
+	offset int32 // by which the last did not
 
 	credit  uint32 // limit in messages
 	credits bool

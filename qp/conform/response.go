@@ -501,7 +501,7 @@ func (w *Watcher) readResponse(s *stream, r *requester, payload int, hasAETH boo
 		w.creditLimit(s, r)
 	}
 	again := u < d.high
-	late := !d.open && !d.guessed && r.answered >= d.end && !d.again && !again && !d.done && w.now-r.answerAt < int64(w.cfg.MinTimeout)
+	late := !d.open && !d.guessed && r.answered >= d.end && !d.again && !again && w.now-r.answerAt < int64(w.cfg.MinTimeout)
 	if late {
 		w.report(s, ResponseLate, uint64(psn.Wrap(r.answered)), uint64(d.op), 0)
 	}

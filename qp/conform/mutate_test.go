@@ -1,0 +1,333 @@
+package conform_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp/conform"
+)
+
+const (
+	us = time.Microsecond
+	ms = time.Millisecond
+)
+
+// fault is one thing wrong in an otherwise clean capture.
+type fault struct {
+	name    string
+	capture string
+	want    conform.Check
+	make    func(*tape)
+}
+
+type ff = *frame.Frame
+
+// set edits one frame.
+func set(n int, f func(ff)) func(*tape) { return func(tp *tape) { tp.edit(n, f) } }
+
+var faults = []fault{
+	// The wire.
+	{"UDP length lies", "rc-mixed", conform.LengthFrame, func(tp *tape) { tp.raw(13, true, func(b []byte) { b[38]++ }) }},
+	{"IP length beyond the frame", "rc-mixed", conform.LengthFrame, func(tp *tape) { tp.raw(13, false, func(b []byte) { b[16] += 4; b[38] += 4 }) }},
+	{"acknowledgement with payload", "rc-mixed", conform.LengthOpcode, set(16, func(f ff) { payload(f, 8) })},
+	{"READ request with payload", "rc-mixed", conform.LengthOpcode, set(41, func(f ff) { payload(f, 4) })},
+	{"first fragment", "rc-mixed", conform.Fragment, func(tp *tape) { tp.raw(13, false, func(b []byte) { b[20] |= 0x20 }) }},
+	{"reserved opcode", "rc-mixed", conform.OpcodeUnknown, set(20, func(f ff) { f.Packet.Opcode = 0x1f })},
+	{"vendor's opcode", "rc-mixed", conform.OpcodeUnknown, set(20, func(f ff) { f.Packet.Opcode = 0xc3 })},
+	{"UC opcode on a RC QP", "rc-mixed", conform.OpcodeService, set(17, func(f ff) { f.Packet.Opcode |= 0x20 })},
+	{"UD opcode on a RC QP", "rc-mixed", conform.OpcodeService, set(17, func(f ff) { f.Packet.Opcode = bth.UDSendOnly })},
+	{"transport version 1", "rc-mixed", conform.VersionNotZero, set(20, func(f ff) { f.Packet.TVer = 1 })},
+	{"a bit of the payload", "rc-mixed", conform.ICRCBad, func(tp *tape) { tp.raw(13, false, func(b []byte) { b[100] ^= 1 }) }},
+	{"a bit of an acknowledgement's ICRC", "rc-mixed", conform.ICRCBad, func(tp *tape) { tp.raw(16, false, func(b []byte) { b[61] ^= 0x80 }) }},
+	{"ICRC of zero", "uc", conform.ICRCBad, func(tp *tape) { tp.raw(25, false, func(b []byte) { clear(b[len(b)-4:]) }) }},
+	{"resv7", "rc-mixed", conform.ReservedBTH, set(17, func(f ff) { f.Packet.Resv7 = 0x40 })},
+	{"resv6", "rc-mixed", conform.ReservedBTH, set(17, func(f ff) { f.Packet.Resv6 = 1 })},
+	{"reserved byte of DETH", "ud", conform.ReservedExt, set(17, func(f ff) { f.Packet.DETH.Resv8 = 1 })},
+	{"P_Key 0", "rc-mixed", conform.PKeyZero, set(17, func(f ff) { f.Packet.PKey = 0x8000 })},
+	{"another partition", "rc-mixed", conform.PKeyMismatch, set(17, func(f ff) { f.Packet.PKey = 0x8001 })},
+	{"another partition in an answer", "rc-mixed", conform.PKeyMismatch, set(20, func(f ff) { f.Packet.PKey = 0x1234 })},
+	{"another partition, UD", "ud", conform.PKeyMismatch, set(11, func(f ff) { f.Packet.PKey = 0x8001 })},
+	{"limited members at both ends", "rc-mixed", conform.PKeyMismatch, func(tp *tape) {
+		tp.all(func(n int, f ff) bool { f.Packet.PKey = 0x7fff; return n >= 9 })
+	}},
+	{"IPv4 options", "rc-mixed", conform.IPv4Options, set(17, func(f ff) { f.Options = []byte{1, 1, 1, 0} })},
+	{"DF clear", "rc-mixed", conform.IPv4NoDF, set(17, func(f ff) { f.DF = false })},
+	{"IPv4 checksum", "rc-mixed", conform.IPv4Checksum, func(tp *tape) { tp.raw(17, true, func(b []byte) { b[24] ^= 1 }) }},
+	{"UDP checksum", "rc-mixed", conform.UDPChecksum, set(17, func(f ff) { f.UDPChecksum = 0x1234 })},
+	{"UDP checksum, IPv6", "rc-ipv6", conform.UDPChecksum, set(14, func(f ff) { f.UDPChecksum = 0x1234 })},
+	{"QP 0", "ud", conform.DestQPZero, set(17, func(f ff) { f.Packet.DestQP = 0 })},
+	{"RC to QP 1", "rc-send", conform.DestQPManagement, set(16, func(f ff) { f.Packet.DestQP = 1 })},
+	{"AckReq in an acknowledgement", "rc-mixed", conform.AckReqInResponse, set(20, func(f ff) { f.Packet.AckReq = true })},
+	{"AckReq in a READ response", "rc-mixed", conform.AckReqInResponse, set(43, func(f ff) { f.Packet.AckReq = true })},
+	{"syndrome with bit 7", "rc-mixed", conform.SyndromeReserved, set(20, func(f ff) { f.Packet.AETH.Syndrome = 0x9f })},
+	{"syndrome 010", "rc-mixed", conform.SyndromeReserved, set(20, func(f ff) { f.Packet.AETH.Syndrome = 0x40 })},
+	{"NAK code 7", "rc-mixed", conform.SyndromeReserved, set(20, func(f ff) { f.Packet.AETH.Syndrome = 0x67 })},
+	{"NAK invalid RD request", "rc-mixed", conform.SyndromeReserved, set(20, func(f ff) { f.Packet.AETH.Syndrome = 0x64 })},
+	{"NAK in a READ response", "rc-mixed", conform.SyndromeReserved, set(44, func(f ff) { f.Packet.AETH.Syndrome = 0x62 })},
+
+	// Congestion.
+	{"CNP with a payload", "rc-mixed", conform.CNPPayload, func(tp *tape) { tp.insert(20, us, cnp(func(f ff) { f.Packet.Payload[3] = 1 })) }},
+	{"CNP with a PSN", "rc-mixed", conform.CNPFields, func(tp *tape) { tp.insert(20, us, cnp(func(f ff) { f.Packet.PSN = 7 })) }},
+	{"CNP with AckReq", "rc-mixed", conform.CNPFields, func(tp *tape) { tp.insert(20, us, cnp(func(f ff) { f.Packet.AckReq = true })) }},
+	{"CNPs 1 us apart", "rc-mixed", conform.CNPTooOften, func(tp *tape) {
+		tp.insert(20, us, cnp(nil)).insert(21, us, cnp(nil))
+	}},
+	{"marks without CNPs", "rc-mixed", conform.ECNUnanswered, func(tp *tape) {
+		tp.all(func(n int, f ff) bool { f.TrafficClass |= 3; return n == 13 || n == 14 || n == 15 })
+	}},
+
+	// Connection management.
+	{"first PSN before the agreed one", "cm-rping", conform.CMStartingPSN, func(tp *tape) {
+		tp.edit(13, func(f ff) { f.Packet.PSN = f.Packet.PSN.Add(-2) }).edit(14, func(f ff) { f.Packet.PSN = f.Packet.PSN.Add(-2) })
+	}},
+	{"Last where a connection begins", "cm-rping", conform.OrderAtStart, set(13, func(f ff) { f.Packet.Opcode = bth.RCSendLast })},
+	{"MSN of a new connection", "cm-rping", conform.MSNWrong, set(14, func(f ff) { f.Packet.AETH.MSN = 999 })},
+	{"Q_Key of QP 1", "cm-rping", conform.ManagementQKey, set(12, func(f ff) { f.Packet.DETH.QKey = 0x11111111 })},
+
+	// Requests.
+	{"message of more than 2 GiB", "rc-nak-rkey-read", conform.SizeAboveLimit, set(11, func(f ff) { f.Packet.RETH.DMALen = 1<<31 + 1 })},
+	{"empty Last", "rc-mixed", conform.SizeEmptyLast, set(15, func(f ff) { payload(f, 0) })},
+	{"pad missing", "rc-send", conform.PadAlignment, func(tp *tape) { padded(tp, func(f ff) { f.Packet.PadCnt = 0 }) }},
+	{"pad not zero", "rc-send", conform.PadNotZero, func(tp *tape) { padded(tp, func(f ff) { f.Packet.Pad[0] = 0xff }) }},
+	{"SE in a First", "rc-mixed", conform.SolicitedMisplaced, set(13, func(f ff) { f.Packet.SE = true })},
+	{"SE in a WRITE without immediate", "rc-mixed", conform.SolicitedMisplaced, set(27, func(f ff) { f.Packet.SE = true })},
+	{"SE in a READ request", "rc-mixed", conform.SolicitedMisplaced, set(41, func(f ff) { f.Packet.SE = true })},
+	{"SE in an acknowledgement", "rc-mixed", conform.SolicitedMisplaced, set(16, func(f ff) { f.Packet.SE = true })},
+	{"atomic at an odd address", "rc-mixed", conform.AtomicMisaligned, set(49, func(f ff) { f.Packet.AtomicETH.VA |= 4 })},
+	{"credits of 0 ignored", "perftest-send", conform.CreditsOverrun, creditless},
+	{"retransmission with other data", "rc-burst", conform.ResendDiffers, func(tp *tape) {
+		tp.again(103, 103, 70*ms).edit(104, func(f ff) { f.Packet.Payload[5] ^= 1 }).delay(105, 80*ms)
+	}},
+	{"retransmission with another opcode", "rc-burst", conform.ResendDiffers, func(tp *tape) {
+		tp.again(103, 103, 70*ms).edit(104, func(f ff) { f.Packet.Opcode = bth.RCSendLast }).delay(105, 80*ms)
+	}},
+	{"retransmitted atomic with another operand", "rc-loss-atomic", conform.ResendDiffers, set(13, func(f ff) { f.Packet.AtomicETH.SwapAdd++ })},
+	{"retransmitted READ of another address", "rc-loss-read-request", conform.ResendDiffers, set(14, func(f ff) { f.Packet.RETH.VA += 8 })},
+	{"acknowledgement of what follows", "rc-mixed", conform.AckNeverSent, set(20, func(f ff) { f.Packet.PSN = f.Packet.PSN.Add(2) })},
+	{"go back behind the NAK", "rc-loss-request-ingress", conform.GoBackTooFar, func(tp *tape) {
+		// The NAK is for the Middle; what is sent again begins with the First.
+		tp.again(25, 34, 200*us).delay(36, ms)
+	}},
+	{"READ resumed with the whole length", "rc-read", conform.ResumeDiffers, func(tp *tape) {
+		tp.again(29, 32, 200*us).edit(33, func(f ff) { f.Packet.PSN = f.Packet.PSN.Add(3) }).delay(34, ms)
+	}},
+	{"RNR NAK not waited for", "rc-rnr", conform.RNRTooEarly, func(tp *tape) { tp.recs[13].ts = tp.recs[12].ts.Add(3 * ms) }},
+
+	// The order of opcodes and sizes.
+	{"Only inside a message", "rc-mixed", conform.OrderInMessage, set(15, func(f ff) { f.Packet.Opcode = bth.RCSendOnly })},
+	{"First inside a message", "rc-mixed", conform.OrderInMessage, set(14, func(f ff) { f.Packet.Opcode = bth.RCSendFirst })},
+	{"WRITE inside a SEND", "rc-mixed", conform.OrderInMessage, set(15, func(f ff) { f.Packet.Opcode = bth.RCWriteLast })},
+	{"Middle outside a message", "rc-burst", conform.OrderOutside, func(tp *tape) {
+		tp.edit(11, func(f ff) { f.Packet.Opcode = bth.RCWriteMiddle })
+	}},
+	{"Last outside a message", "rc-send", conform.OrderOutside, set(37, func(f ff) { f.Packet.Opcode = bth.RCSendLast })},
+	{"Last outside a message, UC", "uc", conform.OrderOutside, set(17, func(f ff) { f.Packet.Opcode = 0x22; f.Packet.SetPayload(f.Packet.Payload) })},
+	{"WRITE Middle inside a SEND, UC", "uc", conform.OrderInMessage, set(25, func(f ff) { f.Packet.Opcode = 0x27 })},
+	{"short Middle", "rc-mixed", conform.SizeNotMTU, set(14, func(f ff) { payload(f, 512) })},
+	{"long First", "rc-mixed", conform.SizeNotMTU, set(17, func(f ff) { payload(f, 2048) })},
+	{"short Middle, UC", "uc", conform.SizeNotMTU, set(28, func(f ff) { payload(f, 512) })},
+	{"long Last", "rc-mixed", conform.SizeOverMTU, set(15, func(f ff) { payload(f, 1028) })},
+	{"Only above any MTU", "rc-send", conform.SizeOverMTU, set(15, func(f ff) { payload(f, 4100) })},
+	{"First of 500 bytes", "rc-mixed", conform.SizeNoMTU, set(9, func(f ff) { payload(f, 500) })},
+	{"Only shorter than its DMA length", "rc-write", conform.DMALengthOnly, func(tp *tape) { writeOnly(tp, func(f ff) { f.Packet.RETH.DMALen++ }) }},
+	{"Last shorter than what is left", "rc-mixed", conform.DMALengthLast, set(27, func(f ff) { payload(f, 900) })},
+	{"WRITE of more than was said", "rc-mixed", conform.DMALengthMiddle, set(29, func(f ff) { f.Packet.RETH.DMALen = 1500 })},
+	{"First with all of the DMA length", "rc-mixed", conform.DMALengthFirst, set(29, func(f ff) { f.Packet.RETH.DMALen = 1024 })},
+	{"First with all of the DMA length, UC", "uc", conform.DMALengthFirst, set(33, func(f ff) { f.Packet.RETH.DMALen = 1000 })},
+
+	// Answers.
+	{"the same NAK again", "rc-loss-request-ingress", conform.NakRepeated, func(tp *tape) { tp.again(20, 20, 100*us) }},
+	{"NAK of what was acknowledged", "rc-mixed", conform.NakAcknowledged, func(tp *tape) {
+		tp.insert(20, us, func(f ff) { f.Packet.AETH.Syndrome = aeth.NakSyndrome(0); f.Packet.PSN = f.Packet.PSN.Add(-1) })
+	}},
+	{"RNR NAK of what was acknowledged", "rc-mixed", conform.RNRAnswered, func(tp *tape) {
+		tp.insert(20, us, func(f ff) { f.Packet.AETH.Syndrome = aeth.RNRSyndrome(1) })
+	}},
+	{"MSN too high", "rc-mixed", conform.MSNWrong, set(24, func(f ff) { f.Packet.AETH.MSN++ })},
+	{"MSN too low", "rc-mixed", conform.MSNWrong, set(24, func(f ff) { f.Packet.AETH.MSN-- })},
+	{"MSN of a READ response", "rc-mixed", conform.MSNWrong, set(44, func(f ff) { f.Packet.AETH.MSN = 0 })},
+	{"MSN of an atomic acknowledgement", "rc-mixed", conform.MSNWrong, set(54, func(f ff) { f.Packet.AETH.MSN += 3 })},
+	{"READ answered by an acknowledgement", "rc-mixed", conform.AckOfRead, func(tp *tape) {
+		tp.edit(42, func(f ff) { f.Packet.Opcode = bth.RCAcknowledge; f.Packet.SetPayload(nil) }).drop(43, 44)
+	}},
+	{"atomic answered by an acknowledgement", "rc-mixed", conform.AckOfRead, set(52, func(f ff) { f.Packet.Opcode = bth.RCAcknowledge })},
+	{"atomic acknowledged after the next", "rc-mixed", conform.ResponseLate, func(tp *tape) { tp.move(50, 52, 100*us) }},
+	{"READ response after the next", "rc-mixed", conform.ResponseLate, func(tp *tape) { tp.move(44, 48, 100*us) }},
+	{"acknowledgement with an older PSN", "rc-burst", conform.AckBehind, set(74, func(f ff) { f.Packet.PSN = f.Packet.PSN.Add(-3) })},
+	{"AckReq never answered", "rc-mixed", conform.AckReqUnanswered, func(tp *tape) {
+		tp.drop(36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56)
+		for i := range 3 {
+			tp.again(35, 35+i, 70*ms).edit(36+i, func(f ff) { f.ID = uint16(1000 + i) })
+		}
+	}},
+	{"SEND answered with READ data", "rc-mixed", conform.ReadOutside, set(20, func(f ff) { f.Packet.Opcode = bth.RCReadResponseOnly })},
+	{"atomic answered with READ data", "rc-mixed", conform.ReadOutside, set(52, func(f ff) { f.Packet.Opcode = bth.RCReadResponseOnly; payload(f, 8) })},
+	{"SEND answered by an atomic acknowledgement", "rc-mixed", conform.AtomicOutside, set(20, func(f ff) { f.Packet.Opcode = bth.RCAtomicAcknowledge })},
+	{"READ answered by an atomic acknowledgement", "rc-mixed", conform.AtomicOutside, func(tp *tape) {
+		tp.edit(46, func(f ff) { f.Packet.Opcode = bth.RCAtomicAcknowledge; f.Packet.SetPayload(nil) })
+	}},
+	{"READ response Middle first", "rc-mixed", conform.ReadOpcode, set(46, func(f ff) { f.Packet.Opcode = bth.RCReadResponseMiddle })},
+	{"READ response First in the middle", "rc-mixed", conform.ReadOpcode, set(47, func(f ff) { f.Packet.Opcode = bth.RCReadResponseFirst; f.Packet.AETH.MSN = 10 })},
+	{"READ response Last too early", "rc-mixed", conform.ReadOpcode, set(47, func(f ff) { f.Packet.Opcode = bth.RCReadResponseLast; f.Packet.AETH.MSN = 10 })},
+	{"short READ response Middle", "rc-mixed", conform.ReadSize, set(47, func(f ff) { payload(f, 1000) })},
+	{"long READ response Last", "rc-mixed", conform.ReadSize, set(48, func(f ff) { payload(f, 956) })},
+	{"short READ response Only", "rc-read", conform.ReadSize, set(20, func(f ff) { payload(f, 60) })},
+	{"answer after an error NAK", "rc-mixed", conform.DeadAnswers, func(tp *tape) {
+		tp.edit(36, func(f ff) { f.Packet.AETH.Syndrome = aeth.NakSyndrome(2); f.Packet.AETH.MSN-- }).
+			drop(41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56)
+	}},
+	{"atomic answered twice differently", "rc-loss-atomic", conform.AtomicTwice, set(14, func(f ff) { f.Packet.AtomicAckETH.Orig++ })},
+
+	// Other services.
+	{"AckReq on UC", "uc", conform.UnreliableAckReq, set(26, func(f ff) { f.Packet.AckReq = true })},
+	{"AckReq on UD", "ud", conform.UnreliableAckReq, set(26, func(f ff) { f.Packet.AckReq = true })},
+	{"datagram above any MTU", "ud", conform.DatagramSize, set(26, func(f ff) { payload(f, 4100) })},
+	{"multicast QP at a unicast address", "ud", conform.MulticastAddress, set(26, func(f ff) { f.Packet.DestQP = 0xffffff })},
+	{"credits in XRC", "rc-mixed", conform.XRCCredits, func(tp *tape) {
+		asXRC(tp)
+		tp.edit(20, func(f ff) { f.Packet.AETH.Syndrome = 0x1e })
+	}},
+	{"another SRQ inside a message", "rc-mixed", conform.XRCOtherSRQ, func(tp *tape) {
+		asXRC(tp)
+		tp.edit(14, func(f ff) { f.Packet.XRCETH.SRQ = 8 }).edit(15, func(f ff) { f.Packet.XRCETH.SRQ = 8 })
+	}},
+	{"reserved byte of XRCETH", "rc-mixed", conform.ReservedExt, func(tp *tape) {
+		asXRC(tp)
+		tp.edit(14, func(f ff) { f.Packet.XRCETH.Resv8 = 1 })
+	}},
+	{"MSN in XRC", "rc-mixed", conform.MSNWrong, func(tp *tape) {
+		asXRC(tp)
+		tp.edit(24, func(f ff) { f.Packet.AETH.MSN++ })
+	}},
+	{"READ response in RoCE v1", "rc-mixed", conform.ReadSize, func(tp *tape) {
+		tp.all(func(_ int, f ff) bool { asGRH(f); return true }).edit(47, func(f ff) { payload(f, 1000) })
+	}},
+	{"short Middle over IPv6", "rc-mixed", conform.SizeNotMTU, func(tp *tape) {
+		tp.all(func(_ int, f ff) bool { f.Net = frame.IPv6; f.Src, f.Dst = v6(f.Src), v6(f.Dst); return true }).edit(14, func(f ff) { payload(f, 512) })
+	}},
+}
+
+// cnp makes a CNP of an answer, and applies f.
+func cnp(f func(ff)) func(ff) {
+	return func(x ff) {
+		p := &x.Packet
+		*p = bth.Packet{Header: bth.Header{Opcode: bth.CNP, PKey: p.PKey, DestQP: p.DestQP, BECN: true}, Payload: make([]byte, 16)}
+		x.SrcPort = 49441
+		if f != nil {
+			f(x)
+		}
+	}
+}
+
+// padded edits the first SEND that has a pad.
+func padded(tp *tape, f func(ff)) {
+	done := false
+	tp.all(func(_ int, x ff) bool {
+		if done || !x.Packet.Opcode.Send() || x.Packet.PadCnt == 0 {
+			return false
+		}
+		done = true
+		f(x)
+		return true
+	})
+	require.True(tp.t, done)
+}
+
+// writeOnly edits the first WRITE Only with bytes in it.
+func writeOnly(tp *tape, f func(ff)) {
+	done := false
+	tp.all(func(_ int, x ff) bool {
+		if done || x.Packet.Opcode != bth.RCWriteOnly || len(x.Packet.Payload) == 0 {
+			return false
+		}
+		done = true
+		f(x)
+		return true
+	})
+	require.True(tp.t, done)
+}
+
+// creditless has all acknowledgements give no credit, and the sender, after the
+// second of them, send three messages more at once.
+func creditless(tp *tape) {
+	var sends, acks []int
+	tp.all(func(n int, f ff) bool {
+		if f.Packet.Opcode == bth.RCAcknowledge {
+			acks = append(acks, n)
+			f.Packet.AETH.Syndrome = aeth.AckSyndrome(0)
+			return true
+		}
+		sends = append(sends, n)
+		return false
+	})
+	require.Len(tp.t, sends, 15)
+	require.Len(tp.t, acks, 5)
+	var out []rec
+	out = append(out, tp.recs[:sends[0]-1]...)
+	now := tp.recs[sends[0]-1].ts
+	put := func(n int, after time.Duration) {
+		r := tp.recs[n-1]
+		now = now.Add(after)
+		r.ts = now
+		out = append(out, r)
+	}
+	for i, n := range sends {
+		put(n, 10*us)
+		if i == 2 || i == 5 {
+			put(acks[i/3], 20*ms)
+			now = now.Add(20 * ms)
+		}
+	}
+	for _, n := range acks[2:] {
+		put(n, ms)
+	}
+	tp.recs = out
+}
+
+// asXRC makes every RC packet one of XRC.
+func asXRC(tp *tape) {
+	tp.all(func(_ int, f ff) bool {
+		p := &f.Packet
+		if p.Opcode.Service() != bth.RC {
+			return false
+		}
+		p.Opcode |= 0xa0
+		p.XRCETH.SRQ = 7
+		return true
+	})
+}
+
+// TestFaults: one fault at a time is reported, and nothing else.
+func TestFaults(t *testing.T) {
+	seen := map[conform.Check]bool{}
+	for _, m := range faults {
+		seen[m.want] = true
+		t.Run(m.name, func(t *testing.T) {
+			require.Empty(t, breaches(second(watch(t, conform.Config{}, load(t, m.capture)))), "before")
+			tp := open(t, m.capture)
+			m.make(tp)
+			_, all := watch(t, conform.Config{}, tp.recs)
+			got := breaches(all)
+			if len(got) == 1 && got[m.want] > 0 {
+				return
+			}
+			t.Errorf("want only %v", m.want)
+			for _, f := range all {
+				t.Logf("frame %d %v %v %v: %s", f.Frame, f.Severity, f.Rule(), f.Check, f.String())
+			}
+		})
+	}
+	require.GreaterOrEqual(t, len(faults), 60)
+	for c := range conform.Checks {
+		if c.Severity() == conform.Breach && !seen[c] {
+			t.Errorf("no fault breaks %v (%v)", c, c.Rule())
+		}
+	}
+}
+
+func second[A, B any](_ A, b B) B { return b }
