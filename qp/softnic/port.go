@@ -110,6 +110,7 @@ type Port struct {
 	rp *cnp.ReactionPort
 
 	ready     qpList   // QPs that may have a packet to send
+	held      qpList   // QPs whose priority is paused
 	heap      []*QP    // QPs that wait for a time
 	cnps      []cnpDue // ring
 	cnpHead   uint32
@@ -128,6 +129,8 @@ type Port struct {
 	tx    frame.Frame
 	grh   [qp.GRHSize]byte
 	event eventList
+
+	paused uint8 // priorities
 }
 
 type gid struct {

@@ -35,7 +35,7 @@ func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
 // AddNeighbor.
 func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 	p.at(now)
-	if p.cnpHead != p.cnpTail {
+	if p.cnpHead != p.cnpTail && (p.paused == 0 || !p.holdsCNP(&p.cnps[p.cnpHead%uint32(len(p.cnps))])) {
 		p.buildCNP(&p.cnps[p.cnpHead%uint32(len(p.cnps))], f)
 		p.cnpHead++
 		p.counters.NpCnpSent++
@@ -48,6 +48,10 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 			return false
 		}
 		if q.port == nil || q.unresolved {
+			continue
+		}
+		if p.paused != 0 && p.holds(q) {
+			p.held.push(q)
 			continue
 		}
 		if !p.nextOf(now, q, f) {
