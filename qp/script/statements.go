@@ -1,0 +1,333 @@
+package script
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp"
+)
+
+// act runs a statement that does something.
+func (r *runner) act(name string, a *args) error {
+	switch name {
+	case "qp":
+		return r.makeQP(a)
+	case "srq":
+		return r.makeSRQ(a)
+	case "region":
+		return r.makeRegion(a)
+	case "window":
+		return r.makeWindow(a)
+	case "deregister":
+		err := r.regions.Deregister(r.keys[a.next("the region")])
+		return errors.Join(a.done(), err)
+	case "post":
+		return r.post(a)
+	case "recv":
+		return r.recv(a)
+	case "modify":
+		return r.modify(a)
+	case "fail":
+		s := a.status(a.next("the status"))
+		r.qp.FailSend(s)
+	case "<":
+		verdict := qp.Accepted.String()
+		for i, w := range a.words {
+			if w == "=>" {
+				verdict = strings.Join(a.words[i+1:], " ")
+				a.words = a.words[:i]
+				break
+			}
+		}
+		return r.deliver(a, verdict)
+	case "hold":
+		r.held = true
+	case "release":
+		r.held = false
+	default:
+		return fmt.Errorf("no statement %q", name)
+	}
+	return a.done()
+}
+
+var types = map[string]qp.Type{"rc": qp.RC, "uc": qp.UC, "ud": qp.UD, "xrc_send": qp.XRCSend, "xrc_recv": qp.XRCRecv}
+
+var services = map[qp.Type]bth.Service{qp.RC: bth.RC, qp.UC: bth.UC, qp.UD: bth.UD, qp.XRCSend: bth.XRC, qp.XRCRecv: bth.XRC}
+
+const defaultQKey = 0x11111111
+
+func (r *runner) makeQP(a *args) error {
+	if r.qp != nil {
+		return errors.New("there is one already")
+	}
+	t, ok := types[a.next("the type")]
+	if !ok {
+		return errors.New("no such type of QP")
+	}
+	cfg := qp.Config{
+		Type: t, QPN: uint32(a.num("qpn", 24, 1)), PD: 1, Memory: r.regions,
+		MaxSendWR: a.int("max_send", 128), MaxRecvWR: a.int("max_recv", 128), MaxInline: a.int("max_inline", 64),
+		MaxRdAtomic: 16, MaxDestRdAtomic: 16,
+		AckEvery: a.int("ack_every", 64), Window: a.int("window", 8192),
+		SignalAll: a.flag("signal_all"), NoCredits: a.flag("no_credits"),
+		NotMigrated: a.flag("not_migrated"), LinuxRetryForever: a.flag("retry_forever"),
+	}
+	if t == qp.XRCRecv {
+		cfg.XRCSRQs = r
+	}
+	if s, ok := a.str("srq"); ok {
+		if cfg.SRQ = r.srqs[uint32(a.number(s, "srq", 24))]; cfg.SRQ == nil {
+			a.fail("no such SRQ")
+		}
+	}
+	state := qp.RTS
+	if s, ok := a.str("state"); ok {
+		if state, ok = lookup[qp.State](s); !ok || state > qp.SQD {
+			a.fail("no QP begins in %q", s)
+		}
+	}
+	r.typ, r.service = t, services[t]
+	attr := &r.attr
+	*attr = qp.Attr{
+		PKey: uint16(a.num("pkey", 16, 0xffff)), QKey: uint32(a.num("qkey", 32, defaultQKey)), Access: a.access(allAccess),
+		PathMTU: a.int("mtu", 1024), DestQPN: uint32(a.num("dest_qpn", 24, 2)),
+		RQPSN: psn.PSN(a.num("rq_psn", 24, 0)), MaxDestRdAtomic: a.int("max_dest_rd_atomic", 16),
+		MinRNRTimer: aeth.RNRTimer(a.num("min_rnr_timer", 8, 12)),
+		SQPSN:       psn.PSN(a.num("sq_psn", 24, 0)), Timeout: uint8(a.num("timeout", 8, 14)),
+		RetryCnt: uint8(a.num("retry_cnt", 8, 7)), RNRRetry: uint8(a.num("rnr_retry", 8, 7)),
+		MaxRdAtomic: a.int("max_rd_atomic", 16),
+	}
+	if err := a.done(); err != nil {
+		return err
+	}
+	var err error
+	if r.qp, err = qp.New(cfg); err != nil {
+		return err
+	}
+	for s := qp.Init; s <= state; s++ {
+		attr.State = s
+		if err := r.qp.Modify(r.at(), attr, stepMask(t, s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stepMask is what a QP of type t needs on its way into s.
+func stepMask(t qp.Type, s qp.State) qp.AttrMask {
+	m := qp.AttrState
+	receives, sends := t == qp.RC || t == qp.XRCRecv, t == qp.RC || t == qp.XRCSend
+	add := func(ok bool, bits qp.AttrMask) {
+		if ok {
+			m |= bits
+		}
+	}
+	switch s {
+	case qp.Init:
+		add(true, qp.AttrPKey)
+		add(t == qp.UD, qp.AttrQKey)
+		add(t != qp.UD, qp.AttrAccess)
+	case qp.RTR:
+		add(true, qp.AttrPathMTU)
+		add(t != qp.UD, qp.AttrAH|qp.AttrDestQPN|qp.AttrRQPSN)
+		add(receives, qp.AttrMaxDestRdAtomic|qp.AttrMinRNRTimer)
+	case qp.RTS:
+		add(true, qp.AttrSQPSN)
+		add(sends, qp.AttrTimeout|qp.AttrRetryCnt|qp.AttrRNRRetry|qp.AttrMaxRdAtomic)
+		add(t == qp.XRCRecv, qp.AttrTimeout)
+	}
+	return m
+}
+
+func (r *runner) makeSRQ(a *args) error {
+	num := uint32(a.number(a.next("the number"), "srq", 24))
+	q, err := qp.NewSRQ(num, a.int("size", 128))
+	if err != nil {
+		return err
+	}
+	r.srqs[num] = q
+	return a.done()
+}
+
+func (r *runner) makeRegion(a *args) error {
+	name := a.next("the name")
+	m := qp.Region{PD: qp.PD(a.num("pd", 32, 1)), Addr: a.num("addr", 64, 0), Access: a.access(allAccess)}
+	if s, ok := a.str("len"); ok {
+		m.Data = make([]byte, a.number(s, "len", 24))
+	} else {
+		m.Data = a.data()
+	}
+	if err := a.done(); err != nil {
+		return err
+	}
+	key, err := r.regions.Register(m)
+	if m.Access&qp.ZeroBased != 0 {
+		m.Addr = 0
+	}
+	r.keys[name], r.memory[name] = key, m
+	return err
+}
+
+func (r *runner) makeWindow(a *args) error {
+	name := a.next("the name")
+	region, _ := a.str("region")
+	key, err := r.regions.AllocWindow(qp.PD(a.num("pd", 32, 1)))
+	if err != nil {
+		return err
+	}
+	key, err = r.regions.Bind(key, r.keys[region], a.num("addr", 64, 0), uint32(a.num("len", 32, 0)),
+		a.access(allAccess&^qp.MWBind), uint32(a.num("qpn", 24, 1)))
+	r.keys[name] = key
+	return errors.Join(a.done(), err)
+}
+
+// wantErr compares an error with error=TEXT of the statement.
+func wantErr(err error, text string, given bool) error {
+	switch {
+	case !given:
+		return err
+	case err == nil:
+		return errors.New("no error")
+	case !strings.Contains(err.Error(), strings.ReplaceAll(text, "_", " ")) && !strings.Contains(err.Error(), text):
+		return fmt.Errorf("got error %q", err)
+	}
+	return nil
+}
+
+func pieces(b []byte, n int) [][]byte {
+	list := [][]byte{}
+	for n > 0 && len(b) > n {
+		list = append(list, b[:n:n])
+		b = b[n:]
+	}
+	return append(list, b)
+}
+
+func (r *runner) post(a *args) error {
+	op, ok := lookup[qp.Op](a.next("the operation"))
+	if !ok {
+		return errors.New("no such operation")
+	}
+	key := func(name string) uint32 {
+		s, ok := a.str(name)
+		if !ok {
+			return 0
+		}
+		if k, ok := r.keys[s]; ok {
+			return k
+		}
+		return uint32(a.number(s, name, 32))
+	}
+	wr := qp.SendWR{
+		ID: a.num("id", 64, 0), Op: op,
+		RemoteAddr: a.num("va", 64, 0), RKey: key("rkey"), Imm: uint32(a.num("imm", 32, 0)),
+		CompareAdd: a.num("add", 64, a.num("compare", 64, 0)), Swap: a.num("swap", 64, 0),
+		FlushRegion: a.flag("region"), FlushPersistence: a.flag("persist"),
+		RemoteQPN: uint32(a.num("qpn", 24, 2)), RemoteQKey: uint32(a.num("qkey", 32, defaultQKey)),
+		SRQ: uint32(a.num("srq", 24, 0)),
+	}
+	if !a.flag("unsignaled") {
+		wr.Flags |= qp.Signaled
+	}
+	for name, bit := range map[string]qp.Flags{"fence": qp.Fence, "solicited": qp.Solicited, "inline": qp.Inline} {
+		if a.flag(name) {
+			wr.Flags |= bit
+		}
+	}
+	if r.typ == qp.UD {
+		wr.AH = &qp.AddressHandle{}
+	}
+	switch op {
+	case qp.OpFlush:
+		wr.Length = uint32(a.num("len", 32, 0))
+	case qp.OpRead:
+		wr.Local = make([]byte, a.num("len", 24, 0))
+	case qp.OpCmpSwap, qp.OpFetchAdd:
+		wr.Local = make([]byte, a.num("len", 24, 8))
+	default:
+		wr.Local = a.data()
+	}
+	whole := wr.Local
+	if n := a.int("gather", 0); n > 0 {
+		wr.Gather, wr.Local = pieces(whole, n), nil
+	}
+	text, given := a.str("error")
+	if err := a.done(); err != nil {
+		return err
+	}
+	err := r.qp.PostSend(r.at(), &wr)
+	if err == nil {
+		r.sent[wr.ID] = whole
+	}
+	return wantErr(err, text, given)
+}
+
+func (r *runner) recv(a *args) error {
+	b := make([]byte, a.num("len", 24, 0))
+	wr := qp.RecvWR{ID: a.num("id", 64, 0), Local: b}
+	if n := a.int("scatter", 0); n > 0 {
+		wr.Scatter, wr.Local = pieces(b, n), nil
+	}
+	post := r.qp.PostRecv
+	if s, ok := a.str("srq"); ok {
+		q := r.srqs[uint32(a.number(s, "srq", 24))]
+		if q == nil {
+			return errors.New("no such SRQ")
+		}
+		post = q.PostRecv
+	}
+	text, given := a.str("error")
+	if err := a.done(); err != nil {
+		return err
+	}
+	err := post(&wr)
+	if err == nil {
+		r.received[wr.ID] = b
+	}
+	return wantErr(err, text, given)
+}
+
+func (r *runner) modify(a *args) error {
+	attr, mask := qp.Attr{}, qp.AttrMask(0)
+	if s, ok := a.str("state"); ok {
+		v, ok := lookup[qp.State](s)
+		if !ok {
+			a.fail("no state %q", s)
+		}
+		attr.State, mask = v, qp.AttrState
+	}
+	num := func(name string, bit qp.AttrMask, set func(uint64)) {
+		if s, ok := a.str(name); ok {
+			set(a.number(s, name, 32))
+			mask |= bit
+		}
+	}
+	num("pkey", qp.AttrPKey, func(v uint64) { attr.PKey = uint16(v) })
+	num("qkey", qp.AttrQKey, func(v uint64) { attr.QKey = uint32(v) })
+	num("path_mtu", qp.AttrPathMTU, func(v uint64) { attr.PathMTU = int(v) })
+	num("dest_qp_num", qp.AttrDestQPN, func(v uint64) { attr.DestQPN = uint32(v) })
+	num("ah", qp.AttrAH, func(uint64) {})
+	num("rq_psn", qp.AttrRQPSN, func(v uint64) { attr.RQPSN = psn.PSN(v) })
+	num("sq_psn", qp.AttrSQPSN, func(v uint64) { attr.SQPSN = psn.PSN(v) })
+	num("max_dest_rd_atomic", qp.AttrMaxDestRdAtomic, func(v uint64) { attr.MaxDestRdAtomic = int(v) })
+	num("max_rd_atomic", qp.AttrMaxRdAtomic, func(v uint64) { attr.MaxRdAtomic = int(v) })
+	num("min_rnr_timer", qp.AttrMinRNRTimer, func(v uint64) { attr.MinRNRTimer = aeth.RNRTimer(v) })
+	num("timeout", qp.AttrTimeout, func(v uint64) { attr.Timeout = uint8(v) })
+	num("retry_cnt", qp.AttrRetryCnt, func(v uint64) { attr.RetryCnt = uint8(v) })
+	num("rnr_retry", qp.AttrRNRRetry, func(v uint64) { attr.RNRRetry = uint8(v) })
+	for _, w := range a.words {
+		if strings.HasPrefix(w, "access=") {
+			mask |= qp.AttrAccess
+		}
+	}
+	attr.Access = a.access(0)
+	text, given := a.str("error")
+	if err := a.done(); err != nil {
+		return err
+	}
+	return wantErr(r.qp.Modify(r.at(), &attr, mask), text, given)
+}
