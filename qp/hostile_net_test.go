@@ -446,7 +446,9 @@ func (w *hostileWorld) planned() {
 			e.gone = true
 			// The application learns of errors; what sees none is taken down.
 			for _, x := range []*hostileEnd{e, e.peer} {
-				x.at = w.now + 2_000_000
+				if x.state == hostileUp {
+					x.at = w.now + 2_000_000
+				}
 			}
 		}
 		p = clonePlan(w)
@@ -458,7 +460,6 @@ func (w *hostileWorld) planned() {
 		if e.state == hostileUp {
 			w.logf("%v is taken down", e)
 			e.at = w.now
-			e.peer.at = w.now + w.rng.Int64N(20000)
 			e.gone, e.peer.gone = true, true
 		}
 		clonePlan(w).Reset = 0
@@ -506,7 +507,8 @@ func (e *hostileEnd) life() {
 		}
 		e.down()
 	case hostileDown:
-		if e.at != 0 && e.at <= w.now && e.peer.state != hostileUp || e.peer.state == hostileUp && e.peer.incarn > e.incarn && e.at <= w.now {
+		p := e.peer
+		if e.at <= w.now && (e.at != 0 && p.state == hostileDown && p.incarn == e.incarn || p.state == hostileUp && p.incarn > e.incarn) {
 			e.at = 0
 			e.bringUp()
 			if e.peer.state == hostileDown && e.peer.at == 0 {
@@ -558,6 +560,12 @@ func (e *hostileEnd) down() {
 	clear(e.recvs)
 	e.order = nil
 	e.state = hostileDown
+	e.at = 0
+	if e.peer.state == hostileUp && e.peer.at == 0 {
+		e.peer.at = w.now + w.rng.Int64N(20000)
+	}
+	e.incarn = max(e.incarn, e.peer.incarn) // one may not have come up
+	e.peer.incarn = max(e.incarn, e.peer.incarn)
 	if e.peer.state == hostileDown || e.peer.state == hostileOver {
 		for _, x := range []*hostileEnd{e, e.peer} {
 			if err := x.model.checkPrefix(x.region, x.peer.done); err != nil {
