@@ -1,0 +1,38 @@
+// Package simnet is a network in virtual time: hosts with a software RoCE port
+// each, links with rate, delay and faults, switches with ECN marking and
+// priority flow control. It is for tests and experiments: what takes a rack of
+// machines and an hour takes a laptop and a second, and the same seed gives the
+// same run, byte for byte.
+//
+//	n := simnet.New(simnet.Config{Seed: 1})
+//	a, _ := n.AddHost(simnet.HostConfig{Name: "a"})
+//	b, _ := n.AddHost(simnet.HostConfig{Name: "b"})
+//	l, _ := n.Connect(a, b, simnet.LinkConfig{Rate: 100e9, Delay: 2 * time.Microsecond})
+//	l.AB().SetFaults(simnet.Faults{Loss: 0.01})
+//	qa, qb, _ := n.ConnectQPs(a, b, simnet.ConnConfig{})
+//	// post work to qa and qb, then:
+//	n.RunUntilIdle(time.Minute)
+//
+// # Time and events
+//
+// Nothing here reads a clock or starts a goroutine. Time is int64 nanoseconds
+// from the network's start, shown as time.Time at the API. Events of one instant
+// happen in the order in which they were caused.
+//
+// The cost of a packet does not depend on how many queue pairs are idle: a
+// host has one timer, for its port's next deadline, which the port finds in a
+// heap of those queue pairs alone that wait for something; a link direction has
+// one event for all packets in flight on it. So the event queue is about as long
+// as there are busy links, whatever hangs on them.
+//
+// # What packets are made of
+//
+// By default a network carries bytes: frames are encoded with their ICRC, and
+// decoded and checked by the receiver. With [Decoded] it carries decoded packets,
+// which is several times faster, and what bytes would show (ARP, malformed
+// frames) does not occur; a corrupted packet is then dropped where the ICRC check
+// would.
+//
+// A host makes its next packet when its link is free to send it, so that rates,
+// pauses and back pressure act on what is not yet made. Switches store and forward.
+package simnet

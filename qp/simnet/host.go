@@ -1,0 +1,323 @@
+package simnet
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/cnp/pfc"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// HostConfig says what a host is. The zero value is good.
+type HostConfig struct {
+	Name string // empty: "host" and a number
+	// Addr is the host's address. The zero value takes 10.0.0.1 and on, by the
+	// number of the host.
+	Addr netip.Addr
+	// GIDs replaces Addr, for several addresses or RoCE v1.
+	GIDs []softnic.GID
+
+	MaxQPs     int // 0 means 1024
+	MaxRegions int // 0 means 1024
+
+	// DCQCN are the parameters of congestion control; nil switches it off. With
+	// them data is sent ECN-capable. LineRate must be the rate of the host's link;
+	// 0 means 100 Gb/s.
+	DCQCN    *cnp.Params
+	LineRate uint64
+
+	// Port, where not nil, changes the port's configuration before it is made.
+	Port func(*softnic.Config)
+}
+
+// Host is a computer with one port.
+type Host struct {
+	n    *Network
+	id   int32
+	name string
+	end  *end
+
+	// Port is the host's network card. Post to its queue pairs, and call Wake
+	// when that is done outside of a function that the network calls.
+	Port *softnic.Port
+	// Regions is the memory that peers may reach.
+	Regions *qp.Regions
+	// CQ takes the completions of queue pairs made by ConnectQPs. It may be polled
+	// by the caller, unless OnCompletion or Handle are used.
+	CQ *softnic.CQ
+	// OnCompletion, where not nil, is called with each completion of CQ whose
+	// queue pair has no function of its own by Handle. It may post.
+	OnCompletion func(wc *qp.Completion)
+
+	lineRate   uint64 // 0 where it does not matter
+	handlers   []func(wc *qp.Completion)
+	handled    int
+	timerAt    int64 // of the one scheduled event, 0 for none
+	settling   bool
+	paused     uint8
+	pausedTill [8]int64
+	pausedAt   [8]int64
+	nextAddr   uint64
+	neighbors  map[*Host]bool
+
+	wc     qp.Completion
+	broken uint64
+}
+
+// AddHost adds a host. Errors wrap ErrConfig, or are those of softnic.New.
+func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
+	i := len(n.hosts)
+	name, err := n.name("host", cfg.Name, i)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.MaxRegions == 0 {
+		cfg.MaxRegions = 1024
+	}
+	if !cfg.Addr.IsValid() {
+		v := uint32(10<<24) + uint32(i) + 1
+		cfg.Addr = netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
+	}
+	if cfg.GIDs == nil {
+		cfg.GIDs = []softnic.GID{{Addr: cfg.Addr}}
+	}
+	h := &Host{n: n, id: int32(i), name: name, CQ: softnic.NewCQ(), nextAddr: uint64(i+1) << 40, neighbors: make(map[*Host]bool)}
+	if h.Regions, err = qp.NewRegions(cfg.MaxRegions); err != nil {
+		return nil, fmt.Errorf("%w: %d regions", ErrConfig, cfg.MaxRegions)
+	}
+	sc := softnic.Config{
+		MAC: hostMAC(i), GIDs: cfg.GIDs, MaxQPs: cfg.MaxQPs, Regions: h.Regions,
+		DCQCN: cfg.DCQCN, LineRate: cfg.LineRate, ECT: cfg.DCQCN != nil,
+	}
+	if cfg.Port != nil {
+		cfg.Port(&sc)
+	}
+	if sc.DCQCN != nil {
+		if h.lineRate = sc.LineRate; h.lineRate == 0 {
+			h.lineRate = 100e9
+		}
+	}
+	if h.Port, err = softnic.New(sc); err != nil {
+		return nil, err
+	}
+	n.hosts = append(n.hosts, h)
+	n.routed = false
+	return h, nil
+}
+
+// hostMAC is the address of host i, which switches find it by.
+func hostMAC(i int) frame.MAC {
+	return frame.MAC{0x02, 0, byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)}
+}
+
+// hostOf returns the number of the host with address m, or -1.
+func (n *Network) hostOf(m frame.MAC) int {
+	i := int(m[2])<<24 | int(m[3])<<16 | int(m[4])<<8 | int(m[5])
+	if m[0] != 2 || m[1] != 0 || i >= len(n.hosts) {
+		return -1
+	}
+	return i
+}
+
+// Name returns the host's name.
+func (h *Host) Name() string { return h.name }
+
+// Link returns the host's link, or nil.
+func (h *Host) Link() *Link {
+	if h.end == nil {
+		return nil
+	}
+	return h.end.link
+}
+
+// Out returns the direction of the host's link that leads away from it.
+func (h *Host) Out() *Direction { return h.end.out }
+
+// Broken returns how many packets of a decoded network were dropped because a
+// link corrupted them. With bytes the port counts them.
+func (h *Host) Broken() uint64 { return h.broken }
+
+func (h *Host) attach(e *end) error {
+	if h.end != nil {
+		return fmt.Errorf("%w: host %s has a link already", ErrConfig, h.name)
+	}
+	if r := e.link.cfg.Rate; h.lineRate != 0 && r != h.lineRate {
+		return fmt.Errorf("%w: host %s has a port of %d b/s on a link of %d b/s", ErrConfig, h.name, h.lineRate, r)
+	}
+	e.host, h.end = h, e
+	return nil
+}
+
+// Handle has fn called with each completion of q, a queue pair of this host whose
+// completions go to h.CQ. nil takes fn away.
+func (h *Host) Handle(q *softnic.QP, fn func(wc *qp.Completion)) {
+	i := int(q.Num())
+	for len(h.handlers) <= i {
+		h.handlers = append(h.handlers, make([]func(*qp.Completion), max(64, len(h.handlers)))...)
+	}
+	if (fn == nil) != (h.handlers[i] == nil) {
+		if fn == nil {
+			h.handled--
+		} else {
+			h.handled++
+		}
+	}
+	h.handlers[i] = fn
+}
+
+// Wake looks for packets to send and arms the timer, after calls to the port that
+// came from outside the network's own functions.
+func (h *Host) Wake() {
+	if h.end != nil {
+		h.settle()
+	}
+}
+
+func (h *Host) receive(p *packet) {
+	n := h.n
+	switch {
+	case p.broken:
+		h.broken++
+	case p.pause:
+		h.pause(&p.pfc)
+	case n.bytes:
+		h.Port.HandleFrame(n.Now(), p.buf)
+	default:
+		h.Port.HandleDecoded(n.Now(), &p.f)
+	}
+	n.release(p)
+	h.settle()
+}
+
+// timer is called when the scheduled event is due, which may be earlier than the
+// port's deadline has become.
+func (h *Host) timer(at int64) {
+	if at != h.timerAt {
+		return // another took its place
+	}
+	h.timerAt = 0
+	if d, ok := h.Port.Deadline(); ok {
+		if t := int64(d.Sub(h.n.start)); t > at {
+			h.timerAt = t
+			h.n.schedule(t, evTimer, h.id)
+			return
+		}
+		h.n.now = at
+		h.Port.Tick(h.n.Now())
+		h.settle()
+	}
+}
+
+// settle does what the port has to do now: completions, packets while the link is
+// free, timer.
+func (h *Host) settle() {
+	if h.settling {
+		return // a completion's function woke its own host
+	}
+	h.settling = true
+	for {
+		h.complete()
+		if !h.end.out.free() {
+			h.end.out.rearm()
+			break
+		}
+		if !h.sendOne() {
+			break
+		}
+	}
+	h.settling = false
+	d, ok := h.Port.Deadline()
+	if !ok {
+		return
+	}
+	// A deadline that has moved away is looked at again when the old time comes.
+	if t := max(int64(d.Sub(h.n.start)), h.n.now); h.timerAt == 0 || t < h.timerAt {
+		h.timerAt = t
+		h.n.schedule(t, evTimer, h.id)
+	}
+}
+
+func (h *Host) complete() {
+	if h.handled == 0 && h.OnCompletion == nil {
+		return
+	}
+	for h.CQ.Poll(&h.wc) {
+		i := int(h.wc.QPN)
+		if i < len(h.handlers) && h.handlers[i] != nil {
+			h.handlers[i](&h.wc)
+		} else if h.OnCompletion != nil {
+			h.OnCompletion(&h.wc)
+		}
+	}
+}
+
+// sendOne makes the next packet and begins to send it.
+func (h *Host) sendOne() bool {
+	n := h.n
+	p := n.newPacket()
+	ok := false
+	if n.bytes {
+		p.buf, ok = h.Port.NextFrame(n.Now(), p.buf[:0])
+		p.size = int32(max(len(p.buf), minFrame) + fcsSize)
+	} else if ok = h.Port.NextDecoded(n.Now(), &p.f); ok {
+		if n.carry == Decoded {
+			p.buf = append(p.buf[:0], p.f.Packet.Payload...)
+			p.f.Packet.Payload = p.buf
+		}
+		p.size = int32(max(decodedSize(&p.f), minFrame) + fcsSize)
+	}
+	if !ok {
+		n.release(p)
+		return false
+	}
+	h.end.out.send(p)
+	return true
+}
+
+// pause obeys a PFC frame.
+func (h *Host) pause(f *pfc.Frame) {
+	n := h.n
+	for prio := range 8 {
+		q, ok := f.Time(prio)
+		if !ok {
+			continue
+		}
+		bit := uint8(1) << prio
+		if q == 0 {
+			h.pausedTill[prio] = n.now
+			continue
+		}
+		if h.paused&bit == 0 {
+			h.paused |= bit
+			h.pausedAt[prio] = n.now
+			h.end.out.counters.Pauses++
+		}
+		h.pausedTill[prio] = n.now + int64(pfc.Duration(q, h.end.out.rate))
+		n.schedule(h.pausedTill[prio], evResume, h.id)
+	}
+	h.unpause()
+}
+
+// resume is called when a pause may be over.
+func (h *Host) resume() {
+	if h.unpause() {
+		h.settle()
+	}
+}
+
+// unpause ends pauses whose time has come, and tells the port.
+func (h *Host) unpause() bool {
+	was := h.paused
+	for prio := range 8 {
+		if h.paused>>prio&1 != 0 && h.pausedTill[prio] <= h.n.now {
+			h.paused &^= 1 << prio
+			h.end.out.counters.PausedFor[prio] += time.Duration(h.n.now - h.pausedAt[prio])
+		}
+	}
+	h.Port.SetPaused(h.paused)
+	return h.paused != was
+}

@@ -1,0 +1,123 @@
+package simnet_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/simnet"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// pairOf is two hosts on one link and a queue pair on each.
+type pairOf struct {
+	n    *simnet.Network
+	a, b *simnet.Host
+	l    *simnet.Link
+	qa   *softnic.QP
+	qb   *softnic.QP
+}
+
+func newPair(t testing.TB, cfg simnet.Config, lc simnet.LinkConfig, cc simnet.ConnConfig) *pairOf {
+	p := &pairOf{n: simnet.New(cfg)}
+	var err error
+	p.a, err = p.n.AddHost(simnet.HostConfig{Name: "a"})
+	require.NoError(t, err)
+	p.b, err = p.n.AddHost(simnet.HostConfig{Name: "b"})
+	require.NoError(t, err)
+	p.l, err = p.n.Connect(p.a, p.b, lc)
+	require.NoError(t, err)
+	p.qa, p.qb, err = p.n.ConnectQPs(p.a, p.b, cc)
+	require.NoError(t, err)
+	return p
+}
+
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	x := uint32(1)
+	for i := range b {
+		x = x*1664525 + 1013904223
+		b[i] = byte(x >> 24)
+	}
+	return b
+}
+
+var gigabit100 = simnet.LinkConfig{Rate: 100e9, Delay: 2 * time.Microsecond}
+
+// mixed posts one of each operation and checks what came of it.
+func (p *pairOf) mixed(t testing.TB, size int) {
+	msg := pattern(size)
+	got, mem, back := make([]byte, size), make([]byte, size), make([]byte, size)
+	va, key, err := p.b.Register(mem, qp.RemoteWrite|qp.RemoteRead)
+	require.NoError(t, err)
+	counter := make([]byte, 8)
+	cva, ckey, err := p.b.Register(counter, qp.RemoteAtomic)
+	require.NoError(t, err)
+	require.NoError(t, p.qb.PostRecv(&qp.RecvWR{ID: 9, Local: got}))
+	old := make([]byte, 8)
+	now := p.n.Now()
+	for _, wr := range []qp.SendWR{
+		{ID: 1, Op: qp.OpSend, Flags: qp.Signaled, Local: msg},
+		{ID: 2, Op: qp.OpWrite, Flags: qp.Signaled, Local: msg, RemoteAddr: va, RKey: key},
+		{ID: 3, Op: qp.OpRead, Flags: qp.Signaled | qp.Fence, Local: back, RemoteAddr: va, RKey: key},
+		{ID: 4, Op: qp.OpFetchAdd, Flags: qp.Signaled, Local: old, RemoteAddr: cva, RKey: ckey, CompareAdd: 5},
+		{ID: 5, Op: qp.OpCmpSwap, Flags: qp.Signaled, Local: old, RemoteAddr: cva, RKey: ckey, CompareAdd: 5, Swap: 77},
+	} {
+		require.NoError(t, p.qa.PostSend(now, &wr))
+	}
+	idle, err := p.n.RunUntilIdle(time.Minute)
+	require.NoError(t, err)
+	require.True(t, idle)
+	var wc qp.Completion
+	for id := uint64(1); id <= 5; id++ {
+		require.True(t, p.a.CQ.Poll(&wc), id)
+		require.Equal(t, id, wc.ID)
+		require.Equal(t, qp.Success, wc.Status)
+	}
+	require.True(t, p.b.CQ.Poll(&wc))
+	require.EqualValues(t, 9, wc.ID)
+	require.True(t, bytes.Equal(msg, got) && bytes.Equal(msg, mem) && bytes.Equal(msg, back))
+	require.EqualValues(t, 77, counter[0])
+	require.EqualValues(t, 5, old[0])
+}
+
+var hostile = simnet.Faults{Loss: 0.02, Duplicate: 0.02, Reorder: 0.02, Corrupt: 0.02, Jitter: 300}
+
+func TestMixedWorkOverBadLink(t *testing.T) {
+	for _, carry := range []simnet.Carry{simnet.Bytes, simnet.Decoded, simnet.Shared} {
+		for seed := range uint64(5) {
+			t.Run(fmt.Sprint(carry, seed), func(t *testing.T) {
+				p := newPair(t, simnet.Config{Seed: seed, Carry: carry}, gigabit100, simnet.ConnConfig{MTU: 1024, RetryForever: true})
+				p.l.AB().SetFaults(hostile)
+				p.l.BA().SetFaults(hostile)
+				p.mixed(t, 100_000)
+			})
+		}
+	}
+}
+
+// Same seed, same trace and same capture, byte for byte (rule EE-4).
+func TestSameSeedSameTrace(t *testing.T) {
+	run := func(seed uint64, carry simnet.Carry) (string, []byte) {
+		p := newPair(t, simnet.Config{Seed: seed, Carry: carry}, gigabit100, simnet.ConnConfig{MTU: 1024, RetryForever: true})
+		p.l.AB().SetFaults(hostile)
+		p.l.BA().SetFaults(hostile)
+		var trace, pcap bytes.Buffer
+		p.n.Trace(&trace)
+		p.b.Capture(&pcap)
+		p.mixed(t, 50_000)
+		return trace.String(), pcap.Bytes()
+	}
+	for _, carry := range []simnet.Carry{simnet.Bytes, simnet.Decoded} {
+		t1, p1 := run(7, carry)
+		t2, p2 := run(7, carry)
+		require.Equal(t, t1, t2)
+		require.True(t, bytes.Equal(p1, p2))
+		t3, _ := run(8, carry)
+		require.NotEqual(t, t1, t3)
+	}
+}
