@@ -174,6 +174,9 @@ func (r *runner) run(t time.Duration, stop func() bool) error {
 func (r *runner) await(name string, from, to time.Duration) error {
 	queue := map[string]*[]item{">": &r.packets, "done": &r.completions, "event": &r.events}[name]
 	if name == ">" && r.held && len(r.packets) == 0 {
+		if err := r.run(from, func() bool { return r.nothingLeft() != nil }); err != nil {
+			return err
+		}
 		r.pull(1)
 	}
 	if len(*queue) == 0 && to > r.now {
@@ -182,9 +185,6 @@ func (r *runner) await(name string, from, to time.Duration) error {
 		}
 		if err := r.run(to, func() bool { return r.nothingLeft() != nil }); err != nil {
 			return err
-		}
-		if name == ">" && r.held {
-			r.pull(1)
 		}
 	}
 	if len(*queue) == 0 {
