@@ -74,6 +74,26 @@ func hexOf(b []byte) string {
 	return string(s)
 }
 
+// TestKnownAnswer holds the ICRC of a frame that was made with two independent
+// implementations, zlib's CRC over a masked copy and Scapy 2.5's own.
+func TestKnownAnswer(t *testing.T) {
+	f := frame.Frame{
+		Link: frame.RawIP, Net: frame.IPv4, TrafficClass: 2, DF: true, HopLimit: 64,
+		Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), SrcPort: 0xc001,
+		Packet: bth.Packet{
+			Header: bth.Header{Opcode: bth.RCWriteFirst, M: true, PKey: 0xffff, DestQP: 0x11, PSN: 0xfffff0},
+			RETH:   reth.Header{VA: 0x7f0000000000, RKey: 0x1234, DMALen: 4096},
+		},
+	}
+	payload := make([]byte, 1024)
+	for i := range payload {
+		payload[i] = byte(i)
+	}
+	f.Packet.SetPayload(payload)
+	b := f.AppendTo(nil)
+	require.Equal(t, "29e892c9", hexOf(b[len(b)-4:]))
+}
+
 // TestGopacketReads has another decoder read what AppendTo builds.
 func TestGopacketReads(t *testing.T) {
 	for _, net := range nets[:2] {
@@ -245,7 +265,14 @@ func TestRefusals(t *testing.T) {
 		"frame shorter than IP": {frame.IPv4, cut(1), frame.ErrLength},
 		"opcode":                {frame.IPv4, put8(42, 0xff), bth.ErrOpcode},
 		"transport version":     {frame.IPv4, put8(43, 0x31), bth.ErrVersion},
-		"headers over the end":  {frame.IPv4, put8(42, byte(bth.RCCmpSwap)), bth.ErrLength},
+		// Of several faults the outermost is told.
+		"length before opcode":   {frame.IPv4, func(b []byte) []byte { b[42] = 0xff; return put16(udp4+4, 47)(b) }, frame.ErrLength},
+		"port before length":     {frame.IPv4, func(b []byte) []byte { b[udp4+3] ^= 1; return put16(udp4+4, 47)(b) }, frame.ErrNotRoCE},
+		"fragment before length": {frame.IPv4, func(b []byte) []byte { b[ip+6] = 0x20; return put16(udp4+4, 47)(b) }, frame.ErrFragment},
+		"version before opcode":  {frame.IPv4, func(b []byte) []byte { b[42], b[43] = 0xff, 1; return b }, bth.ErrVersion},
+		"opcode before bad ICRC": {frame.IPv4, func(b []byte) []byte { b[42] = 0xff; b[len(b)-1] ^= 1; return b }, bth.ErrOpcode},
+		"bad ICRC is no refusal": {frame.IPv4, func(b []byte) []byte { b[len(b)-1] ^= 1; return b }, nil},
+		"headers over the end":   {frame.IPv4, put8(42, byte(bth.RCCmpSwap)), bth.ErrLength},
 
 		"version 4 in IPv6":       {frame.IPv6, put8(ip, 0x46), frame.ErrNotRoCE},
 		"extension header":        {frame.IPv6, put8(ip+6, 0), frame.ErrNotRoCE},
@@ -418,6 +445,19 @@ func TestCheckICRC(t *testing.T) {
 		b[len(b)-6] ^= 1
 		b[15] ^= 3 // congestion experienced: not covered
 		require.Equal(t, frame.ICRCGood, f.CheckICRC())
+
+		// Each bit from the BTH on, but for the byte of FECN and BECN.
+		for i := range f.Transport {
+			for bit := range 8 {
+				f.Transport[i] ^= 1 << bit
+				want := frame.ICRCBad
+				if i == 4 {
+					want = frame.ICRCGood
+				}
+				require.Equal(t, want, f.CheckICRC(), "%v, byte %d, bit %d", net, i, bit)
+				f.Transport[i] ^= 1 << bit
+			}
+		}
 	}
 }
 
