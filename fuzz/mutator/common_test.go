@@ -1,0 +1,81 @@
+package mutator_test
+
+import (
+	"bytes"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/fuzz/internal/pcapio"
+	"github.com/roce-go/roce/fuzz/mutator"
+)
+
+// captured returns the frames of the captures beside this package.
+func captured(t testing.TB) (recs []mutator.Record) {
+	names, err := filepath.Glob("../captures/*.pcap")
+	require.NoError(t, err)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		more, err := pcapio.ReadFile(name)
+		require.NoError(t, err)
+		recs = append(recs, more...)
+	}
+	return recs
+}
+
+// built returns a frame for each known opcode, network header, link and number
+// of tags.
+func built() (recs []mutator.Record) {
+	payload := []byte("some payload that is not a multiple of 4")[:39]
+	for i := range 256 {
+		op := bth.Opcode(i)
+		if !op.Known() {
+			continue
+		}
+		f := frame.Frame{
+			Net: frame.Net(1 + i%3), DF: true, SrcPort: 0xc001,
+			Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"),
+			Packet: bth.Packet{Header: bth.Header{Opcode: op, PKey: 0xffff, DestQP: 0x11, PSN: 0xffffff}},
+		}
+		if f.Net != frame.IPv4 {
+			f.Src, f.Dst = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
+		}
+		switch op.Payload() {
+		case bth.UpToMTU, bth.OneToMTU, bth.ExactlyMTU:
+			f.Packet.SetPayload(payload)
+		case bth.EightBytes:
+			f.Packet.SetPayload(payload[:8])
+		case bth.SixteenZero:
+			f.Packet.SetPayload(make([]byte, 16))
+		}
+		net := f.AppendTo(nil)
+		ether := map[frame.Net][]byte{frame.IPv4: {8, 0}, frame.IPv6: {0x86, 0xdd}, frame.GRH: {0x89, 0x15}}[f.Net]
+		add := func(link frame.Link, parts ...[]byte) {
+			b := bytes.Join(append(parts, net), nil)
+			recs = append(recs, mutator.Record{Link: link, Data: b, WireLen: len(b)})
+		}
+		tag := []byte{0x81, 0, 0, 9}
+		add(frame.Ethernet, make([]byte, 12), ether)
+		add(frame.Ethernet, make([]byte, 12), tag, ether)
+		add(frame.Ethernet, make([]byte, 12), []byte{0x88, 0xa8, 0, 1}, tag, ether)
+		add(frame.LinuxSLL, make([]byte, 14), ether)
+		add(frame.LinuxSLL, make([]byte, 14), tag, ether)
+		add(frame.LinuxSLL2, ether, make([]byte, 18))
+		add(frame.LinuxSLL2, tag[:2], make([]byte, 18), tag[2:], ether)
+		if f.Net != frame.GRH {
+			add(frame.RawIP, nil)
+		}
+	}
+	return recs
+}
+
+func mutate(t require.TestingT, cfg mutator.Config, n uint64, r *mutator.Record) ([]byte, *mutator.Report) {
+	m, err := mutator.New(cfg)
+	require.NoError(t, err)
+	var rep mutator.Report
+	return m.Mutate(n, r.Link, r.Data, r.WireLen, nil, &rep), &rep
+}

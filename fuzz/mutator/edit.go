@@ -1,0 +1,320 @@
+package mutator
+
+import (
+	"encoding/binary"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+)
+
+// Lengths in bytes, and where things stand in link headers.
+const (
+	udpSize  = 8
+	ipv4Size = 20
+	ipv6Size = 40
+	sllSize  = 16
+	sll2Size = 20
+)
+
+// apply makes a change of kind k, which is applicable.
+func (m *Mutator) apply(k Kind, rep *Report) {
+	switch k {
+	case OpcodeService, OpcodeOther:
+		m.opcode(k, rep)
+	case OpcodeReserved, Relabel:
+		m.relabel(k, rep)
+	case PayloadTruncate, PayloadExtend, PayloadMTU:
+		m.payload(k, rep)
+	case PayloadFlip:
+		from, to := m.w.payload()
+		m.flip(k, from, to, rep)
+	case Flip:
+		m.flip(k, m.w.start, len(m.w.b), rep)
+	case Cut:
+		m.cut(rep)
+	case AddressSwap, AddressFlip:
+		m.addresses(k, rep)
+	case VLANAdd, VLANRemove, VLANTag:
+		m.vlan(k, rep)
+	case IPv4Options:
+		m.options(rep)
+	case Trailing:
+		n := 1 + m.rng.IntN(64)
+		if m.rng.IntN(2) == 0 {
+			n = 4 // as a frame check sequence
+		}
+		for range n {
+			m.w.b = append(m.w.b, byte(m.rng.Uint32()))
+		}
+		rep.add(k, 0, uint64(n))
+	default:
+		m.change(k, rep)
+	}
+}
+
+var knownOpcodes, reservedOpcodes = func() (known, reserved []bth.Opcode) {
+	for i := range 256 {
+		if op := bth.Opcode(i); op.Known() {
+			known = append(known, op)
+		} else {
+			reserved = append(reserved, op)
+		}
+	}
+	return known, reserved
+}()
+
+func (m *Mutator) relabel(k Kind, rep *Report) {
+	w := &m.w
+	old := w.op()
+	op := reservedOpcodes[m.rng.IntN(len(reservedOpcodes))]
+	if k == Relabel {
+		op = bth.Opcode(m.rng.Uint32())
+		if m.rng.IntN(2) == 0 { // mostly what a machine looks at twice
+			op = knownOpcodes[m.rng.IntN(len(knownOpcodes))]
+		}
+	}
+	if op == old {
+		op ^= 1
+	}
+	w.view().SetOpcode(op)
+	rep.add(k, uint64(old), uint64(op))
+}
+
+// opcode changes the opcode, and gives the packet the headers and the payload
+// that the new one has. Headers that both have are kept; new ones get values at
+// the edges.
+func (m *Mutator) opcode(k Kind, rep *Report) {
+	w := &m.w
+	old := w.op()
+	i := m.rng.IntN(len(knownOpcodes))
+	op := knownOpcodes[i]
+	// A service with one opcode has no other: then any is taken.
+	for n := 0; op == old || (op.Service() == old.Service()) != (k == OpcodeService) && n < len(knownOpcodes); n++ {
+		i = (i + 1) % len(knownOpcodes)
+		op = knownOpcodes[i]
+	}
+
+	// Old headers are copied out before their place is resized.
+	var from [bth.MaxHeaderSize]byte
+	oldExt := bth.Ext(0)
+	if w.headers() > bth.Size {
+		oldExt = old.Ext()
+	}
+	at := w.t + bth.Size
+	oldSize := oldExt.Size()
+	copy(from[:], w.b[at:at+oldSize])
+	// A packet that was too short for its opcode may be too short for its pad.
+	if p0, p1 := w.payload(); p1-p0+int(w.view().PadCnt())+bth.ICRCSize != w.end-p0 {
+		w.view().SetPadCnt(0)
+	}
+	newExt := op.Ext()
+	w.splice(at, oldSize, newExt.Size())
+	b := w.b[at : at+newExt.Size()]
+	for one := bth.Ext(1); one <= newExt; one <<= 1 {
+		if newExt&one == 0 {
+			continue
+		}
+		n := one.Size()
+		if oldExt&one != 0 {
+			o := extOffset(oldExt, one)
+			copy(b[:n], from[o:o+n])
+		} else {
+			for i := 0; i < n; i += 4 {
+				binary.BigEndian.PutUint32(b[i:], uint32(m.edge(0x1000, 1<<32-1)))
+			}
+		}
+		b = b[n:]
+	}
+	w.view().SetOpcode(op)
+	switch op.Payload() {
+	case bth.NoPayload:
+		m.resize(0)
+	case bth.EightBytes:
+		m.resize(8)
+	case bth.SixteenZero:
+		m.resize(0)
+		m.resize(bth.CNPReserved)
+	}
+	rep.add(k, uint64(old), uint64(op))
+}
+
+// resize gives the packet a payload of n bytes and the pad that it asks for. New
+// bytes are zero.
+func (m *Mutator) resize(n int) {
+	w := &m.w
+	from, to := w.payload()
+	if pad := w.end - bth.ICRCSize - to; pad > 0 {
+		w.splice(to, pad, 0)
+	}
+	if d := n - (to - from); d > 0 {
+		w.splice(to, 0, d)
+	} else {
+		w.splice(from+n, -d, 0)
+	}
+	pad := -n & 3
+	w.view().SetPadCnt(uint8(pad))
+	w.splice(from+n, 0, pad)
+}
+
+func (m *Mutator) payload(k Kind, rep *Report) {
+	w := &m.w
+	from, to := w.payload()
+	old := to - from
+	most := max(0, w.max-(len(w.b)-w.start)+old-3)
+	n := 0
+	switch k {
+	case PayloadTruncate:
+		n = m.rng.IntN(old)
+		if m.rng.IntN(3) == 0 {
+			n = old - 1
+		}
+	case PayloadExtend:
+		n = old + 1
+		if m.rng.IntN(3) > 0 {
+			n = old + m.rng.IntN(4096)
+		}
+	default:
+		n = 256<<m.rng.IntN(5) + []int{-4, -1, 0, 1, 4}[m.rng.IntN(5)]
+	}
+	n = min(n, most)
+	m.resize(n)
+	if n > old {
+		for i := from + old; i < from+n; i++ {
+			w.b[i] = byte(i - from)
+		}
+	}
+	rep.add(k, uint64(old), uint64(n))
+}
+
+// flip inverts bits of b[from:to], an odd number, so that they cannot undo one
+// another.
+func (m *Mutator) flip(k Kind, from, to int, rep *Report) {
+	n := 1 + 2*m.rng.IntN(4)
+	for range n {
+		i := m.rng.IntN((to - from) * 8)
+		m.w.b[from+i/8] ^= 1 << (i & 7)
+	}
+	rep.add(k, 0, uint64(n))
+}
+
+// cut takes bytes away before the ICRC, headers too.
+func (m *Mutator) cut(rep *Report) {
+	w := &m.w
+	old := w.end - w.t
+	n := bth.MinSize + m.rng.IntN(old-bth.MinSize)
+	w.splice(w.t+n-bth.ICRCSize, old-n, 0)
+	rep.add(Cut, uint64(old), uint64(n))
+}
+
+func (m *Mutator) addresses(k Kind, rep *Report) {
+	w := &m.w
+	at, n := w.net+8, 16
+	if w.kind == frame.IPv4 {
+		at, n = w.net+12, 4
+	}
+	src, dst := w.b[at:at+n], w.b[at+n:at+2*n]
+	if k == AddressSwap {
+		for i := range src {
+			src[i], dst[i] = dst[i], src[i]
+		}
+		rep.add(k, 0, 1)
+		return
+	}
+	i := m.rng.IntN(2 * n * 8)
+	w.b[at+i/8] ^= 1 << (i & 7)
+	rep.add(k, 0, uint64(i))
+}
+
+// options removes IPv4 options, or adds some.
+func (m *Mutator) options(rep *Report) {
+	w := &m.w
+	at := w.net + ipv4Size
+	old := w.udp - at
+	n := 0
+	if old == 0 || m.rng.IntN(2) == 0 {
+		n = 4 * (1 + m.rng.IntN(10))
+	}
+	w.splice(at, old, n)
+	for i := 0; i < n; i += 4 {
+		// No-operation, or router alert, which is four bytes long.
+		v := uint32(0x01010101)
+		if m.rng.IntN(4) == 0 {
+			v = 0x94040000
+		}
+		binary.BigEndian.PutUint32(w.b[at+i:], v)
+	}
+	w.b[w.net] = w.b[w.net]&0xf0 | byte(5+n/4)
+	rep.add(IPv4Options, uint64(old), uint64(n))
+}
+
+// tagsAt returns where the first tag's TPID and TCI stand, from the start of the
+// frame, and where the next header's type does; ok is false where a link has no
+// place for tags.
+func tagsAt(link frame.Link) (tpid, tci int, ok bool) {
+	switch link {
+	case frame.Ethernet:
+		return 12, 14, true
+	case frame.LinuxSLL:
+		return sllSize - 2, sllSize, true
+	case frame.LinuxSLL2: // the type stands first, what it says after the header
+		return 0, sll2Size, true
+	}
+	return 0, 0, false
+}
+
+func isTag(b []byte) bool {
+	t := binary.BigEndian.Uint16(b)
+	return t == frame.EtherTypeVLAN || t == frame.EtherTypeQinQ
+}
+
+func countTags(link frame.Link, b []byte) (n int) {
+	tpid, tci, ok := tagsAt(link)
+	for ok && n < 2 && len(b) >= max(tpid+2, tci+4) && isTag(b[tpid:]) {
+		n++
+		tpid, tci = tci+2, tci+4
+	}
+	return n
+}
+
+func (w *work) taggable() bool {
+	tpid, tci, ok := tagsAt(w.link)
+	return ok && len(w.b)-w.start >= max(tpid+2, tci)
+}
+
+func (m *Mutator) vlan(k Kind, rep *Report) {
+	w := &m.w
+	tpid, tci, _ := tagsAt(w.link)
+	tpid, tci = w.start+tpid, w.start+tci
+	tag := func() uint64 {
+		return uint64(binary.BigEndian.Uint16(w.b[tpid:]))<<16 | uint64(binary.BigEndian.Uint16(w.b[tci:]))
+	}
+	switch k {
+	case VLANAdd:
+		typ := uint16(frame.EtherTypeVLAN)
+		if w.vlans == 1 || m.rng.IntN(4) == 0 {
+			typ = frame.EtherTypeQinQ
+		}
+		next := binary.BigEndian.Uint16(w.b[tpid:])
+		w.splice(tci, 0, 4)
+		binary.BigEndian.PutUint16(w.b[tpid:], typ)
+		binary.BigEndian.PutUint16(w.b[tci:], uint16(m.edge(100, 0xffff)))
+		binary.BigEndian.PutUint16(w.b[tci+2:], next)
+		w.vlans++
+		rep.add(k, 0, tag())
+	case VLANRemove:
+		old := tag()
+		next := binary.BigEndian.Uint16(w.b[tci+2:])
+		w.splice(tci, 4, 0)
+		binary.BigEndian.PutUint16(w.b[tpid:], next)
+		w.vlans--
+		rep.add(k, old, 0)
+	default:
+		old := tag()
+		tci16 := m.edge(old&0xffff, 0xffff)
+		if tci16 == old&0xffff {
+			tci16 ^= 1
+		}
+		store(w.b[tci:tci+2], tci16)
+		rep.add(k, old, tag())
+	}
+}

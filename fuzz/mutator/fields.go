@@ -1,0 +1,274 @@
+package mutator
+
+import (
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+)
+
+// base says what a field's offset counts from.
+type base uint8
+
+const (
+	baseBTH base = iota
+	baseExt      // the extended header ext
+	baseIPv4
+	baseIPv6 // GRH too
+	baseUDP
+)
+
+// field is a number in a header: width bytes, big-endian, of which bits bits
+// above shift belong to it.
+type field struct {
+	kind        Kind
+	base        base
+	ext         bth.Ext
+	off, width  uint8
+	shift, bits uint8
+	pick        func(m *Mutator, old uint64) uint64
+	set         Kinds // of kind alone
+}
+
+var fields = [...]field{
+	{kind: Solicited, off: 1, width: 1, shift: 7, bits: 1},
+	{kind: Migration, off: 1, width: 1, shift: 6, bits: 1},
+	{kind: PadCnt, off: 1, width: 1, shift: 4, bits: 2},
+	{kind: TVer, off: 1, width: 1, bits: 4},
+	{kind: PKey, off: 2, width: 2, bits: 16},
+	{kind: FECN, off: 4, width: 1, shift: 7, bits: 1},
+	{kind: BECN, off: 4, width: 1, shift: 6, bits: 1},
+	{kind: Reserved6, off: 4, width: 1, bits: 6},
+	{kind: DestQP, off: 5, width: 3, bits: 24},
+	{kind: AckReq, off: 8, width: 1, shift: 7, bits: 1},
+	{kind: Reserved7, off: 8, width: 1, bits: 7},
+	{kind: PSN, off: 9, width: 3, bits: 24, pick: pickSequence},
+
+	{kind: RETHAddress, base: baseExt, ext: bth.HasRETH, width: 8, bits: 64, pick: pickAddress},
+	{kind: RETHRKey, base: baseExt, ext: bth.HasRETH, off: 8, width: 4, bits: 32},
+	{kind: RETHLength, base: baseExt, ext: bth.HasRETH, off: 12, width: 4, bits: 32, pick: pickLength},
+	{kind: AETHSyndrome, base: baseExt, ext: bth.HasAETH, width: 1, bits: 8, pick: pickSyndrome},
+	{kind: AETHMSN, base: baseExt, ext: bth.HasAETH, off: 1, width: 3, bits: 24, pick: pickSequence},
+	{kind: AtomicAddress, base: baseExt, ext: bth.HasAtomicETH, width: 8, bits: 64, pick: pickAddress},
+	{kind: AtomicRKey, base: baseExt, ext: bth.HasAtomicETH, off: 8, width: 4, bits: 32},
+	{kind: AtomicSwap, base: baseExt, ext: bth.HasAtomicETH, off: 12, width: 8, bits: 64},
+	{kind: AtomicCompare, base: baseExt, ext: bth.HasAtomicETH, off: 20, width: 8, bits: 64},
+	{kind: AtomicAck, base: baseExt, ext: bth.HasAtomicAckETH, width: 8, bits: 64},
+	{kind: Immediate, base: baseExt, ext: bth.HasImmDt, width: 4, bits: 32},
+	{kind: IETHRKey, base: baseExt, ext: bth.HasIETH, width: 4, bits: 32},
+	{kind: DETHQKey, base: baseExt, ext: bth.HasDETH, width: 4, bits: 32},
+	{kind: DETHReserved, base: baseExt, ext: bth.HasDETH, off: 4, width: 1, bits: 8},
+	{kind: DETHSource, base: baseExt, ext: bth.HasDETH, off: 5, width: 3, bits: 24},
+	{kind: RDETH, base: baseExt, ext: bth.HasRDETH, width: 4, bits: 32},
+	{kind: XRCETH, base: baseExt, ext: bth.HasXRCETH, width: 4, bits: 32},
+	{kind: FETH, base: baseExt, ext: bth.HasFETH, width: 4, bits: 32},
+
+	{kind: ECN, base: baseIPv4, off: 1, width: 1, bits: 2},
+	{kind: DSCP, base: baseIPv4, off: 1, width: 1, shift: 2, bits: 6},
+	{kind: IPID, base: baseIPv4, off: 4, width: 2, bits: 16},
+	{kind: DontFragment, base: baseIPv4, off: 6, width: 1, shift: 6, bits: 1},
+	{kind: Fragment, base: baseIPv4, off: 6, width: 2, bits: 14, pick: pickFragment},
+	{kind: TTL, base: baseIPv4, off: 8, width: 1, bits: 8},
+	{kind: Protocol, base: baseIPv4, off: 9, width: 1, bits: 8},
+	{kind: IPVersion, base: baseIPv4, width: 1, shift: 4, bits: 4},
+
+	{kind: ECN, base: baseIPv6, off: 1, width: 1, shift: 4, bits: 2},
+	{kind: DSCP, base: baseIPv6, width: 2, shift: 6, bits: 6},
+	{kind: FlowLabel, base: baseIPv6, width: 4, bits: 20},
+	{kind: TTL, base: baseIPv6, off: 7, width: 1, bits: 8},
+	{kind: Protocol, base: baseIPv6, off: 6, width: 1, bits: 8},
+	{kind: IPVersion, base: baseIPv6, width: 1, shift: 4, bits: 4},
+
+	{kind: SourcePort, base: baseUDP, width: 2, bits: 16},
+	{kind: DestPort, base: baseUDP, off: 2, width: 2, bits: 16},
+	{kind: UDPChecksum, base: baseUDP, off: 6, width: 2, bits: 16},
+}
+
+func init() {
+	for i := range fields {
+		fields[i].set = KindsOf(fields[i].kind)
+	}
+}
+
+// extOffset returns how many bytes of e's headers stand before the header one.
+func extOffset(e, one bth.Ext) int { return (e & (one - 1)).Size() }
+
+// place returns where the field stands, or false when the frame has none.
+func (w *work) place(f *field) (int, bool) {
+	switch f.base {
+	case baseBTH:
+		return w.t + int(f.off), true
+	case baseExt:
+		e := w.op().Ext()
+		return w.t + bth.Size + extOffset(e, f.ext) + int(f.off), e&f.ext != 0 && w.headers() > bth.Size
+	case baseIPv4:
+		return w.net + int(f.off), w.kind == frame.IPv4
+	case baseIPv6:
+		return w.net + int(f.off), w.kind != frame.IPv4
+	}
+	return w.udp + int(f.off), w.kind != frame.GRH
+}
+
+func load(b []byte) (v uint64) {
+	for _, x := range b {
+		v = v<<8 | uint64(x)
+	}
+	return v
+}
+
+func store(b []byte, v uint64) {
+	for i := len(b) - 1; i >= 0; i-- {
+		b[i] = byte(v)
+		v >>= 8
+	}
+}
+
+// change gives the field of kind k another value.
+func (m *Mutator) change(k Kind, rep *Report) {
+	w := &m.w
+	for i := range fields {
+		f := &fields[i]
+		if f.kind != k {
+			continue
+		}
+		at, ok := w.place(f)
+		if !ok {
+			continue
+		}
+		mask := ^uint64(0) >> (64 - f.bits)
+		b := w.b[at : at+int(f.width)]
+		word := load(b)
+		old := word >> f.shift & mask
+		var v uint64
+		if f.pick != nil {
+			v = f.pick(m, old) & mask
+		} else {
+			v = m.edge(old, mask)
+		}
+		if v == old {
+			v ^= 1
+		}
+		store(b, word&^(mask<<f.shift)|v<<f.shift)
+		rep.add(k, old, v)
+		w.keepChecksum = w.keepChecksum || k == UDPChecksum
+		return
+	}
+}
+
+// edge returns a value near the ends, the middle or the old one, or any.
+func (m *Mutator) edge(old, mask uint64) uint64 {
+	half := mask/2 + 1
+	var v uint64
+	switch m.rng.IntN(10) {
+	case 0:
+		v = 0
+	case 1:
+		v = mask
+	case 2:
+		v = half
+	case 3:
+		v = half - 1
+	case 4:
+		v = old + 1
+	case 5:
+		v = old - 1
+	case 6:
+		v = old + half
+	case 7, 8:
+		v = old ^ 1<<m.rng.IntN(64)
+	default:
+		v = m.rng.Uint64()
+	}
+	return v & mask
+}
+
+// pickSequence is for PSN and MSN: steps, windows, and half the circle.
+func pickSequence(m *Mutator, old uint64) uint64 {
+	const half = 1 << 23
+	switch m.rng.IntN(12) {
+	case 0, 1:
+		return old + 1
+	case 2, 3:
+		return old - 1
+	case 4:
+		return old + 2 + m.rng.Uint64N(62)
+	case 5:
+		return old - 2 - m.rng.Uint64N(62)
+	case 6: // a window
+		return old + 1<<(6+m.rng.IntN(10))
+	case 7:
+		return old - 1<<(6+m.rng.IntN(10))
+	case 8:
+		return old + half - 1 + m.rng.Uint64N(3)
+	case 9:
+		return []uint64{0, 1, half - 1, half, half + 1, 1<<24 - 2, 1<<24 - 1}[m.rng.IntN(7)]
+	}
+	return m.rng.Uint64()
+}
+
+// pickAddress is for 64-bit addresses: their ends, a step beside the old one,
+// off the alignment of atomics, a page away.
+func pickAddress(m *Mutator, old uint64) uint64 {
+	switch m.rng.IntN(8) {
+	case 0:
+		return ^m.rng.Uint64N(8192) // wraps when a length is added
+	case 1:
+		return m.rng.Uint64N(16)
+	case 2:
+		return old + 1 + m.rng.Uint64N(8)
+	case 3:
+		return old - 1 - m.rng.Uint64N(8)
+	case 4:
+		return old + 4096
+	case 5:
+		return old - 4096
+	}
+	return m.edge(old, ^uint64(0))
+}
+
+// pickLength is for the DMA length: none, a byte more or less, multiples of a
+// path MTU and beside them, the most that is allowed (2^31) and more.
+func pickLength(m *Mutator, old uint64) uint64 {
+	switch m.rng.IntN(8) {
+	case 0:
+		return 0
+	case 1:
+		return old + 1
+	case 2:
+		return old - 1
+	case 3:
+		return 256<<m.rng.IntN(5)*(1+m.rng.Uint64N(8)) + m.rng.Uint64N(3) - 1
+	case 4:
+		return 1<<31 - 1 + m.rng.Uint64N(3)
+	case 5:
+		return 1<<32 - 1
+	case 6:
+		return old + 256<<m.rng.IntN(5)
+	}
+	return m.edge(old, 1<<32-1)
+}
+
+// pickSyndrome is for all kinds of answer: ACK, RNR NAK, NAK, and what is
+// reserved.
+func pickSyndrome(m *Mutator, old uint64) uint64 {
+	switch m.rng.IntN(6) {
+	case 0:
+		return m.rng.Uint64N(32)
+	case 1:
+		return 0x20 | m.rng.Uint64N(32)
+	case 2, 3:
+		return 0x60 | m.rng.Uint64N(6)
+	case 4:
+		return 0x40 | m.rng.Uint64N(64)
+	}
+	return m.rng.Uint64()
+}
+
+// pickFragment is for the more-fragments bit and the offset.
+func pickFragment(m *Mutator, old uint64) uint64 {
+	switch m.rng.IntN(3) {
+	case 0:
+		return 0x2000
+	case 1:
+		return 1 + m.rng.Uint64N(0x1fff)
+	}
+	return 0x2001 + m.rng.Uint64N(0x1fff)
+}

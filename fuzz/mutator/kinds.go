@@ -1,0 +1,250 @@
+package mutator
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+)
+
+// Kind is one way to change a frame or the order of frames.
+type Kind uint8
+
+// Kinds of change. None stands for no change at all; with it alone a frame is
+// only repaired, or broken, as Config asks.
+const (
+	None Kind = iota
+
+	// Base transport header.
+	OpcodeService  // another opcode of the service, headers and payload made to fit
+	OpcodeOther    // an opcode of another service, made to fit
+	OpcodeReserved // an opcode without a layout, nothing else changed
+	Relabel        // any other opcode, nothing else changed
+	Solicited
+	Migration
+	PadCnt // the count alone: the pad is left
+	TVer
+	PKey
+	FECN
+	BECN
+	Reserved6 // the bits after BECN
+	DestQP
+	AckReq
+	Reserved7 // the bits after AckReq
+	PSN
+
+	// Extended headers.
+	RETHAddress
+	RETHRKey
+	RETHLength
+	AETHSyndrome
+	AETHMSN
+	AtomicAddress
+	AtomicRKey
+	AtomicSwap
+	AtomicCompare
+	AtomicAck
+	Immediate
+	IETHRKey
+	DETHQKey
+	DETHReserved
+	DETHSource
+	RDETH
+	XRCETH
+	FETH
+
+	// Payload, with the pad that it asks for.
+	PayloadTruncate
+	PayloadExtend
+	PayloadFlip
+	PayloadMTU // a path MTU, or a byte or word beside one
+	Cut        // the transport packet ends earlier, in its headers too
+
+	// Link, IP, UDP.
+	ECN
+	DSCP
+	TTL
+	FlowLabel
+	IPID
+	DontFragment
+	AddressSwap
+	AddressFlip
+	SourcePort
+	DestPort
+	UDPChecksum
+	VLANAdd
+	VLANRemove
+	VLANTag
+	IPv4Options // added or removed
+	Fragment
+	IPVersion
+	Protocol
+
+	// Bytes, whatever they mean.
+	Flip
+	Trailing // bytes after the packet
+
+	// Order and time; done by a Stream.
+	Drop
+	Duplicate
+	Reorder   // sent after some of the frames that follow
+	Delay     // sent later
+	ReplayOld // after the frame an old one is sent again
+
+	numKinds
+
+	// Closed is no kind to ask for: the capture had cut the frame short, and the
+	// packet was made to end there.
+	Closed = numKinds
+)
+
+var kindNames = [numKinds + 1]string{
+	"none",
+	"opcode", "opcode-other", "opcode-reserved", "relabel", "se", "m", "padcnt", "tver", "pkey", "fecn", "becn",
+	"resv6", "destqp", "ackreq", "resv7", "psn",
+	"reth-va", "reth-rkey", "reth-len", "aeth-syndrome", "aeth-msn", "atomic-va", "atomic-rkey", "atomic-swap",
+	"atomic-compare", "atomic-ack", "imm", "ieth-rkey", "deth-qkey", "deth-resv", "deth-srcqp", "rdeth", "xrceth", "feth",
+	"payload-truncate", "payload-extend", "payload-flip", "payload-mtu", "cut",
+	"ecn", "dscp", "ttl", "flow-label", "ip-id", "df", "address-swap", "address-flip", "sport", "dport", "udp-checksum",
+	"vlan-add", "vlan-remove", "vlan-tag", "ipv4-options", "fragment", "ip-version", "protocol",
+	"flip", "trailing",
+	"drop", "duplicate", "reorder", "delay", "replay",
+	"closed",
+}
+
+// String returns a short name, for example "psn", and a value that is none as a
+// number.
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return strconv.Itoa(int(k))
+}
+
+// Kinds is a set of Kind.
+type Kinds [2]uint64
+
+// KindsOf returns the set of ks.
+func KindsOf(ks ...Kind) (s Kinds) {
+	for _, k := range ks {
+		s[k>>6&1] |= 1 << (k & 63)
+	}
+	return s
+}
+
+func kindRange(from, to Kind) (s Kinds) {
+	for k := from; k <= to; k++ {
+		s = s.Or(KindsOf(k))
+	}
+	return s
+}
+
+// Groups of kinds.
+var (
+	BTHKinds      = kindRange(OpcodeService, PSN)
+	ExtKinds      = kindRange(RETHAddress, FETH)
+	PayloadKinds  = kindRange(PayloadTruncate, Cut)
+	NetKinds      = kindRange(ECN, Protocol)
+	RawKinds      = kindRange(Flip, Trailing)
+	SequenceKinds = kindRange(Drop, ReplayOld)
+	// FieldKinds change bytes of frames, and AllKinds are these and SequenceKinds.
+	FieldKinds = kindRange(OpcodeService, Trailing)
+	AllKinds   = kindRange(OpcodeService, ReplayOld)
+
+	// EscapeKinds may leave a frame that is not taken for RoCE any more.
+	EscapeKinds = KindsOf(DestPort, Fragment, IPVersion, Protocol, Flip)
+	// MalformKinds may leave a packet that bth refuses: lengths that do not fit
+	// the opcode, opcodes without a layout, a TVer that is not 0.
+	MalformKinds = KindsOf(OpcodeReserved, Relabel, PadCnt, TVer, Flip, Cut,
+		PayloadTruncate, PayloadExtend, PayloadMTU, Closed)
+)
+
+var groups = []struct {
+	name string
+	set  Kinds
+}{
+	{"all", AllKinds}, {"fields", FieldKinds}, {"bth", BTHKinds}, {"ext", ExtKinds}, {"payload", PayloadKinds},
+	{"net", NetKinds}, {"raw", RawKinds}, {"sequence", SequenceKinds},
+	{"escape", EscapeKinds}, {"malform", MalformKinds.AndNot(KindsOf(Closed))},
+}
+
+// Has reports whether k is in s.
+func (s Kinds) Has(k Kind) bool { return k < 128 && s[k>>6]>>(k&63)&1 != 0 }
+
+// Or returns the kinds in s or t.
+func (s Kinds) Or(t Kinds) Kinds { return Kinds{s[0] | t[0], s[1] | t[1]} }
+
+// And returns the kinds in s and t.
+func (s Kinds) And(t Kinds) Kinds { return Kinds{s[0] & t[0], s[1] & t[1]} }
+
+// AndNot returns the kinds in s and not in t.
+func (s Kinds) AndNot(t Kinds) Kinds { return Kinds{s[0] &^ t[0], s[1] &^ t[1]} }
+
+// Len returns the number of kinds in s.
+func (s Kinds) Len() int { return bits.OnesCount64(s[0]) + bits.OnesCount64(s[1]) }
+
+// nth returns the kind in s that has i kinds of s before it.
+func (s Kinds) nth(i int) Kind {
+	for w, v := range s {
+		for ; v != 0; v &= v - 1 {
+			if i == 0 {
+				return Kind(w*64 + bits.TrailingZeros64(v))
+			}
+			i--
+		}
+	}
+	return None
+}
+
+// ErrKind means a name that is neither a kind nor a group.
+var ErrKind = errors.New("mutator: unknown kind of change")
+
+// ParseKinds reads a list of kinds and groups, separated by commas. One that
+// begins with "-" is taken away; a list that begins so begins with all.
+func ParseKinds(list string) (s Kinds, err error) {
+	for i, name := range strings.Split(list, ",") {
+		name, minus := strings.CutPrefix(strings.TrimSpace(name), "-")
+		set := Kinds{}
+		for _, g := range groups {
+			if g.name == name {
+				set = g.set
+			}
+		}
+		for k, n := range kindNames[:numKinds] {
+			if n == name {
+				set = KindsOf(Kind(k))
+			}
+		}
+		if set == (Kinds{}) {
+			return s, fmt.Errorf("%w: %q", ErrKind, name)
+		}
+		if !minus {
+			s = s.Or(set)
+			continue
+		}
+		if i == 0 {
+			s = AllKinds
+		}
+		s = s.AndNot(set)
+	}
+	return s, nil
+}
+
+// Groups yields the name and members of each group that ParseKinds knows.
+func Groups(yield func(name string, s Kinds) bool) {
+	for _, g := range groups {
+		if !yield(g.name, g.set) {
+			return
+		}
+	}
+}
+
+// All yields the kinds of s in order.
+func (s Kinds) All(yield func(Kind) bool) {
+	for i := range s.Len() {
+		if !yield(s.nth(i)) {
+			return
+		}
+	}
+}

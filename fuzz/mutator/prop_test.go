@@ -1,0 +1,182 @@
+package mutator_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/fuzz/mutator"
+)
+
+func drawConfig(t *rapid.T) mutator.Config {
+	kinds := slices.Collect(mutator.FieldKinds.All)
+	return mutator.Config{
+		Seed:    rapid.Uint64().Draw(t, "seed"),
+		ICRC:    mutator.ICRC(rapid.IntRange(0, 2).Draw(t, "icrc")),
+		Lengths: mutator.Lengths(rapid.IntRange(0, 1).Draw(t, "lengths")),
+		Kinds:   mutator.KindsOf(rapid.SliceOfN(rapid.SampledFrom(kinds), 1, 8).Draw(t, "kinds")...),
+		Changes: rapid.IntRange(1, 8).Draw(t, "changes"),
+	}
+}
+
+// TestRepaired holds what the modes promise, for single kinds and for all.
+func TestRepaired(t *testing.T) {
+	all := append(captured(t), built()...)
+	roce := slices.DeleteFunc(all, func(r mutator.Record) bool {
+		var f frame.Frame
+		return f.Decode(r.Link, r.Data) != nil
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := drawConfig(t)
+		if rapid.Bool().Draw(t, "all kinds") {
+			cfg.Kinds = mutator.Kinds{}
+		}
+		m, err := mutator.New(cfg)
+		require.NoError(t, err)
+		for range 16 {
+			r := roce[rapid.IntRange(0, len(roce)-1).Draw(t, "frame")]
+			n := rapid.Uint64().Draw(t, "n")
+			in := bytes.Clone(r.Data)
+			prefix := []byte("before")
+			var rep mutator.Report
+			out := m.Mutate(n, r.Link, r.Data, r.WireLen, prefix, &rep)
+			require.True(t, bytes.Equal(in, r.Data), "the input")
+			require.Equal(t, "before", string(out[:len(prefix)]))
+			out = out[len(prefix):]
+			require.True(t, rep.RoCE)
+			require.NotEmpty(t, rep.String())
+
+			again, _ := mutate(t, cfg, n, &r)
+			require.True(t, bytes.Equal(again, out), "same seed, number and input")
+			check(t, cfg, &r, out, &rep)
+		}
+	})
+}
+
+func check(t require.TestingT, cfg mutator.Config, r *mutator.Record, out []byte, rep *mutator.Report) {
+	escaped := rep.Has(mutator.EscapeKinds)
+	var f frame.Frame
+	err := frame.Finder{}.Find(r.Link, out, len(out), &f)
+	if cfg.Lengths == mutator.LengthsLie {
+		require.NotEqual(t, mutator.NoLie, rep.Lie)
+		if !escaped {
+			require.ErrorIs(t, err, frame.ErrLength, rep.String())
+		}
+		return
+	}
+	require.Equal(t, mutator.NoLie, rep.Lie)
+	if escaped && err != nil {
+		if !rep.Has(mutator.KindsOf(mutator.Flip)) { // which may hit the version, or the header length
+			require.True(t, err == frame.ErrNotRoCE || err == frame.ErrFragment, "%v: %s", err, rep)
+		}
+		return
+	}
+	require.NoError(t, err, rep.String())
+	if !rep.Has(mutator.KindsOf(mutator.Trailing, mutator.Flip)) {
+		require.Equal(t, trailer(r), len(f.Trailer), rep.String())
+	}
+	if f.Net == frame.IPv4 && !escaped {
+		h := f.NetPacket[:int(f.NetPacket[0]&15)*4]
+		var sum uint32
+		for ; len(h) > 0; h = h[2:] {
+			sum += uint32(binary.BigEndian.Uint16(h))
+		}
+		require.EqualValues(t, 0xffff, sum&0xffff+sum>>16, rep.String())
+	}
+	switch cfg.ICRC {
+	case mutator.ICRCValid:
+		require.Equal(t, frame.ICRCGood, f.CheckICRC(), rep.String())
+	case mutator.ICRCBad:
+		require.Equal(t, frame.ICRCBad, f.CheckICRC(), rep.String())
+	default:
+		var was frame.Frame
+		if was.Decode(r.Link, r.Data) == nil && !escaped {
+			require.Equal(t, was.Transport[len(was.Transport)-4:], f.Transport[len(f.Transport)-4:], rep.String())
+		}
+	}
+	err = f.Decode(r.Link, out)
+	if err != nil {
+		var was frame.Frame
+		malformed := was.Decode(r.Link, r.Data) != nil
+		require.True(t, malformed || rep.Has(mutator.MalformKinds), "%v: %s", err, rep)
+		require.True(t, errors.Is(err, bth.ErrLength) || errors.Is(err, bth.ErrOpcode) ||
+			errors.Is(err, bth.ErrVersion) || errors.Is(err, bth.ErrTruncated), "%v: %s", err, rep)
+	}
+}
+
+func trailer(r *mutator.Record) int {
+	var f frame.Frame
+	if (frame.Finder{}).Find(r.Link, r.Data, r.WireLen, &f) != nil {
+		return 0
+	}
+	return len(f.Trailer)
+}
+
+// TestKinds: every kind, alone, changes bytes of some frame and is the one
+// reported, on every frame to which it applies.
+func TestKinds(t *testing.T) {
+	recs := append(built(), captured(t)[:200]...)
+	for k := range mutator.FieldKinds.All {
+		t.Run(k.String(), func(t *testing.T) {
+			set := mutator.KindsOf(k)
+			made := 0
+			for i := range recs {
+				r := &recs[i]
+				out, rep := mutate(t, mutator.Config{Seed: 5, Kinds: set, Changes: 1}, uint64(i), r)
+				if len(rep.Changes()) == 0 {
+					require.True(t, bytes.Equal(r.Data, out) || !rep.RoCE || trailer(r) > 0 || r.WireLen > len(r.Data), "nothing to change: %x -> %x", r.Data, out)
+					continue
+				}
+				made++
+				require.Len(t, rep.Changes(), 1)
+				c := rep.Changes()[0]
+				require.Equal(t, k, c.Kind)
+				// A flipped bit may be one that is repaired.
+				if k != mutator.Flip {
+					require.False(t, bytes.Equal(r.Data, out), rep.String())
+				}
+			}
+			require.Positive(t, made)
+		})
+	}
+}
+
+// TestAnything: bytes of any kind do no harm.
+func TestAnything(t *testing.T) {
+	links := []frame.Link{1, 101, 113, 228, 229, 276, 5}
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := drawConfig(t)
+		cfg.Kinds = mutator.Kinds{}
+		r := mutator.Record{
+			Link: rapid.SampledFrom(links).Draw(t, "link"),
+			Data: rapid.SliceOfN(rapid.Byte(), 0, 120).Draw(t, "bytes"),
+		}
+		r.WireLen = len(r.Data) + rapid.IntRange(0, 100).Draw(t, "cut")
+		out, rep := mutate(t, cfg, 1, &r)
+		if rep.RoCE {
+			check(t, cfg, &r, out, rep)
+		}
+	})
+}
+
+// TestSnaplen: a packet that the capture cut is closed where it ends.
+func TestSnaplen(t *testing.T) {
+	for i, r := range built() {
+		whole := len(r.Data)
+		r.Data = r.Data[:whole-8]
+		out, rep := mutate(t, mutator.Config{Kinds: mutator.KindsOf(mutator.None)}, uint64(i), &r)
+		if !rep.RoCE { // the BTH itself is cut
+			require.Equal(t, r.Data, out)
+			continue
+		}
+		require.Equal(t, mutator.Closed, rep.Changes()[0].Kind)
+		check(t, mutator.Config{}, &r, out, rep)
+	}
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package mutator_test
+
+const raceEnabled = true
