@@ -373,6 +373,7 @@ func (w *Watcher) judge(s *stream) {
 // Finish reports what only the end of the capture shows, and closes all flows.
 // Drain NextFinding after it.
 func (w *Watcher) Finish() {
+	w.endPauses()
 	for i := w.oldest; i >= 0; i = w.streams[i].newer {
 		w.finish(w.streams[i])
 		w.streams[i].finished = true

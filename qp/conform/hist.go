@@ -19,7 +19,7 @@ type Histogram struct {
 const (
 	histSub     = 5 // bits: 32 buckets a doubling
 	histMaxBits = 40
-	histBuckets = (histMaxBits - histSub) * (1 << histSub)
+	histBuckets = (histMaxBits - histSub + 1) << histSub
 )
 
 func bucketOf(v uint64) int {

@@ -98,9 +98,6 @@ func (w *Watcher) connect(c *conn, q *cm.REP) {
 
 // finish reports what the end of a flow shows.
 func (w *Watcher) finish(s *stream) {
-	if w.oldest == s.id && s.newer < 0 {
-		w.endPauses()
-	}
 	var p *stream
 	if s.peer >= 0 {
 		p = w.streams[s.peer]

@@ -115,3 +115,9 @@ func asGRH(f *frame.Frame) {
 	f.Net = frame.GRH
 	f.Src, f.Dst = v6(f.Src), v6(f.Dst)
 }
+
+// fix makes the ICRC of an untagged Ethernet frame over IPv4 right.
+func fix(b []byte) {
+	end := 14 + int(binary.BigEndian.Uint16(b[16:]))
+	copy(b[end-4:end], crc.AppendValue(nil, crc.Sum(b[14:end-4])))
+}

@@ -1,0 +1,96 @@
+package conform_test
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp/conform"
+)
+
+// Frames of flows that were seen before allocate nothing, whatever they hold:
+// counted over every capture, findings and malformed packets included.
+func TestNoAllocation(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	var recs []rec
+	for _, name := range names(t) {
+		recs = append(recs, load(t, name)...)
+	}
+	w, err := conform.New(conform.Config{})
+	require.NoError(t, err)
+	var f conform.Finding
+	play := func() {
+		for _, r := range recs {
+			w.HandleFrame(r.ts, frame.Ethernet, r.data, r.wire)
+			for w.NextFinding(&f) {
+			}
+		}
+	}
+	play()
+	play()
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for range 10 {
+		play()
+	}
+	runtime.ReadMemStats(&after)
+	// The runtime itself may allocate a little meanwhile.
+	require.Less(t, after.Mallocs-before.Mallocs, uint64(10))
+}
+
+// Memory is bounded by MaxFlows: a million frames, each of a flow of its own,
+// of which 64 are kept.
+func TestManyFlows(t *testing.T) {
+	base := load(t, "rc-mixed")[12:16]
+	var closed int
+	var sum conform.Counters
+	w, err := conform.New(conform.Config{MaxFlows: 64, Window: 16, Closed: func(f *conform.Flow) { closed++; sum.Add(f.Counters) }})
+	require.NoError(t, err)
+	var fi conform.Finding
+	frames := 200_000
+	if testing.Short() {
+		frames = 20_000
+	}
+	var heap uint64
+	n := 0
+	for i := range frames {
+		r := base[i%4]
+		d := append([]byte(nil), r.data...)
+		// Addresses that differ make the ICRC wrong, which makes no difference
+		// to memory; every fourth flow is left good.
+		d[27], d[28], d[29] = byte(i>>18), byte(i>>10), byte(i>>2)
+		d[31], d[32], d[33] = d[27], d[28], d[29]
+		if i%16 < 4 {
+			fix(d)
+		}
+		w.HandleFrame(r.ts.Add(time.Duration(i)*time.Microsecond), frame.Ethernet, d, len(d))
+		for w.NextFinding(&fi) {
+			n++
+		}
+		if i == frames/4 || i == frames-1 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			if heap != 0 {
+				require.Less(t, m.HeapAlloc, heap+1<<20)
+			}
+			heap = m.HeapAlloc
+		}
+	}
+	require.Positive(t, w.Evicted())
+	open := 0
+	for range w.Flows {
+		open++
+	}
+	require.Equal(t, 64, open)
+	w.Finish()
+	require.EqualValues(t, frames, sum.Frames)
+	require.Equal(t, sum, w.Total())
+	require.EqualValues(t, w.Evicted()+64, closed)
+}

@@ -1,0 +1,156 @@
+package conform_test
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp/pfc"
+	"github.com/roce-go/roce/qp/conform"
+)
+
+func TestConfig(t *testing.T) {
+	for _, bad := range []conform.Config{{MaxFlows: 1}, {MaxFlows: -5}, {Window: 8}, {Window: 100}, {Window: 1 << 21}, {MinTimeout: -1}, {Reorder: -1}} {
+		_, err := conform.New(bad)
+		require.ErrorIs(t, err, conform.ErrConfig, "%+v", bad)
+	}
+}
+
+func TestStrings(t *testing.T) {
+	seen := map[string]bool{}
+	n := 0
+	for c := range conform.Checks {
+		n++
+		require.False(t, seen[c.String()], c.String())
+		seen[c.String()] = true
+		require.NotEqual(t, conform.RuleNone, c.Rule(), c.String())
+		f := conform.Finding{Check: c, Want: 0xfe01, Got: 0xfe02, PSN: 7}
+		require.NotContains(t, f.String(), "{")
+		require.Equal(t, c.Rule(), f.Rule())
+	}
+	require.Greater(t, n, 80)
+	for v := range 256 {
+		require.NotEmpty(t, conform.Check(v).String())
+		require.NotEmpty(t, conform.Check(v).Rule().String())
+		require.NotEmpty(t, conform.Rule(v).String())
+		require.NotEmpty(t, conform.Severity(v).String())
+		require.NotEmpty(t, (&conform.Finding{Check: conform.Check(v)}).String())
+		_ = conform.Check(v).Severity()
+	}
+	f := conform.Finding{Check: conform.RNRTooEarly, Want: 5_120_000, Got: 3_000_000, PSN: 9}
+	require.Equal(t, "PSN 9 should be sent again 5.12ms after its RNR NAK or later; this comes after 3ms", f.String())
+}
+
+func TestPauses(t *testing.T) {
+	mac := [6]byte{2, 0, 0, 0, 0, 1}
+	xoff := pfc.New(mac)
+	xoff.Set(3, 0xffff)
+	xon := pfc.New(mac)
+	xon.Set(3, 0)
+	play := func(cfg conform.Config, at ...time.Duration) *conform.Watcher {
+		w, err := conform.New(cfg)
+		require.NoError(t, err)
+		for i, d := range at {
+			f := &xoff
+			if i%2 == 1 {
+				f = &xon
+			}
+			b := f.AppendFrame(nil)
+			w.HandleFrame(time.Unix(1, 0).Add(d), frame.Ethernet, b, len(b))
+			require.Equal(t, conform.ClassPaused, w.Last().Class)
+		}
+		w.Finish()
+		return w
+	}
+	w := play(conform.Config{}, 0, 100*us, 500*us, 520*us)
+	require.Equal(t, conform.Pauses{Frames: 2, Resume: 2, Time: 120 * us}, w.Pauses(3))
+	require.Zero(t, w.Pauses(2))
+	// 65535 quanta are 335.5392 us at 100 Gb/s: the pause ends by itself.
+	w = play(conform.Config{LinkRate: 100e9}, 0, 400*us, 500*us)
+	require.Equal(t, conform.Pauses{Frames: 2, Resume: 1, Time: 2 * 335540 * time.Nanosecond}, roundUp(w.Pauses(3)))
+	// Without a rate, a pause that nothing ends counts for nothing.
+	w = play(conform.Config{}, 0)
+	require.Equal(t, conform.Pauses{Frames: 1}, w.Pauses(3))
+}
+
+func roundUp(p conform.Pauses) conform.Pauses {
+	p.Time = (p.Time + 9) / 10 * 10
+	return p
+}
+
+func TestCNPCounted(t *testing.T) {
+	tp := open(t, "rc-mixed").insert(20, us, cnp(nil)).insert(24, us, cnp(nil))
+	w, all := watch(t, conform.Config{}, tp.recs)
+	require.Empty(t, all)
+	total := w.Total()
+	require.EqualValues(t, 2, total.CNPs)
+	require.Greater(t, total.CNPRate(), 0.0)
+}
+
+// A capture may have several lives of one QP number, one after the other.
+func TestRestart(t *testing.T) {
+	recs := load(t, "rc-mixed")
+	moved := open(t, "rc-mixed").all(func(_ int, f *frame.Frame) bool { f.Packet.PSN = f.Packet.PSN.Add(5 << 20); return true }).recs
+	for i := range moved {
+		moved[i].ts = moved[i].ts.Add(time.Minute)
+	}
+	w, all := watch(t, conform.Config{}, append(recs, moved...))
+	require.Equal(t, []string{"event restart " + "65"}, table(all))
+	total := w.Total()
+	require.EqualValues(t, 28, total.MessagesDone)
+}
+
+// Frames of other protocols, and what is cut before the RoCE headers, leave no
+// trace.
+func TestOther(t *testing.T) {
+	w, err := conform.New(conform.Config{})
+	require.NoError(t, err)
+	good := load(t, "rc-mixed")[8].data
+	other := append([]byte(nil), good...)
+	binary.BigEndian.PutUint16(other[36:], 53)
+	for _, d := range [][]byte{nil, {1}, other, good[:13], good[:40], good[:50]} {
+		w.HandleFrame(time.Unix(1, 0), frame.Ethernet, d, len(good))
+	}
+	for _, l := range []frame.Link{frame.RawIP, frame.LinuxSLL, frame.LinuxSLL2, 9999} {
+		w.HandleFrame(time.Unix(1, 0), l, other, len(good))
+	}
+	w.Finish()
+	var f conform.Finding
+	require.False(t, w.NextFinding(&f))
+	require.EqualValues(t, 10, w.Frames())
+	// Later fragments cannot be told from those of other datagrams.
+	late := append([]byte(nil), good...)
+	late[20], late[21] = 0, 9
+	w.HandleFrame(time.Unix(1, 0), frame.Ethernet, late, len(late))
+	require.False(t, w.NextFinding(&f))
+}
+
+// The same packets of raw IP and Linux's cooked captures give the same findings.
+func TestLinks(t *testing.T) {
+	recs := load(t, "rc-rnr")
+	_, want := watch(t, conform.Config{}, recs)
+	for _, link := range []frame.Link{frame.RawIP, frame.LinuxSLL, frame.LinuxSLL2} {
+		w, err := conform.New(conform.Config{})
+		require.NoError(t, err)
+		var all []conform.Finding
+		var f conform.Finding
+		for _, r := range recs {
+			var head []byte
+			switch link {
+			case frame.LinuxSLL:
+				head = append(make([]byte, 14), r.data[12:14]...)
+			case frame.LinuxSLL2:
+				head = append(append([]byte(nil), r.data[12:14]...), make([]byte, 18)...)
+			}
+			d := append(head, r.data[14:]...)
+			w.HandleFrame(r.ts, link, d, len(d))
+			for w.NextFinding(&f) {
+				all = append(all, f)
+			}
+		}
+		require.Equal(t, table(want), table(all), "%v", link)
+	}
+}
