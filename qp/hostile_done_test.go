@@ -12,6 +12,7 @@ func (e *hostileEnd) completions() {
 	var c qp.Completion
 	for e.w.err == nil && e.q.NextCompletion(&c) {
 		e.w.logf("%v done %#x %v %v %d bytes", e, c.ID, c.Op, c.Status, c.ByteLen)
+		e.lazy = 0
 		e.w.mix(6, c.ID, uint64(c.Status), uint64(c.ByteLen))
 		if c.QPN != e.q.Num() {
 			e.w.fail("%v: completion of QP %#x", e, c.QPN)

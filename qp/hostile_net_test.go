@@ -102,6 +102,7 @@ type hostileEnd struct {
 	at       int64 // when state goes on
 	wakeAt   int64
 	gapUntil int64
+	lazy     int64 // ns: rises while there are no completions to take
 	incarn   uint32
 	draining bool
 }
@@ -338,7 +339,7 @@ func (w *hostileWorld) run() error {
 			break
 		}
 		w.now = max(w.now, next)
-		if w.events++; w.events > 3_000_000 {
+		if w.events++; w.events > 1_000_000 {
 			w.fail("no end (rule EE-3)")
 			break
 		}
@@ -400,11 +401,12 @@ func (e *hostileEnd) step() {
 	e.postSends()
 	e.transmit()
 	if !w.plan.Lazy || w.rng.IntN(3) == 0 || e.q.State() == qp.Error {
+		e.lazy = min(2*e.lazy+100, 1_000_000)
 		e.completions()
 		e.postSends()
 		e.transmit()
 	} else {
-		e.wake(w.now + 1 + w.rng.Int64N(5000))
+		e.wake(w.now + 1 + w.rng.Int64N(5000+e.lazy))
 	}
 	var ev qp.Event
 	for e.q.NextEvent(&ev) {
@@ -719,9 +721,6 @@ func (e *hostileEnd) postSends() {
 		s, commit := e.prepare(wk)
 		err := e.q.PostSend(w.time(), &s.wr)
 		if errors.Is(err, qp.ErrQueueFull) {
-			if w.plan.Lazy {
-				e.wake(w.now + 1000)
-			}
 			return
 		}
 		if err != nil {

@@ -140,7 +140,7 @@ func makePlan(pick picker, seed uint64) *hostilePlan {
 		p.SRQ = [2]bool{}
 	}
 
-	p.Work = make([]hostileWork, pick(40))
+	p.Work = make([]hostileWork, pick(80))
 	for i := range p.Work {
 		w := &p.Work[i]
 		w.Pair, w.Side = pick(p.Pairs), pick(2)

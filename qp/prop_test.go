@@ -16,7 +16,7 @@ var (
 )
 
 // hostileNetworks is how many seeds a plain go test runs.
-const hostileNetworks = 2500
+const hostileNetworks = 5000
 
 // runHostile runs a plan, and when it fails runs it again for its trace.
 func runHostile(t testing.TB, p *hostilePlan) *hostileWorld {
