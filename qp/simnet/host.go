@@ -63,6 +63,9 @@ type Host struct {
 	pausedAt   [8]int64
 	nextAddr   uint64
 	neighbors  map[*Host]bool
+	scratch    []byte // of flows
+	scratchVA  uint64
+	scratchKey uint32
 
 	wc     qp.Completion
 	broken uint64

@@ -1,0 +1,227 @@
+package simnet
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// FlowConfig says what a flow is: messages from one host to another over a queue
+// pair of its own.
+type FlowConfig struct {
+	Name     string // empty: the names of the hosts
+	From, To *Host
+	// Op is OpSend, OpWrite or OpRead. A READ's data comes from To.
+	Op   qp.Op
+	Size int // of a message, in bytes
+	// Count is how many messages there are. 0 is without end.
+	Count int
+	// Depth is how many are posted at once; 0 means 2. Each completion posts the
+	// next.
+	Depth int
+	// Interval, where not 0, posts a message each so often instead, as long as
+	// the send queue has room.
+	Interval time.Duration
+	// Start is when it begins, from now.
+	Start time.Duration
+	Conn  ConnConfig
+}
+
+// Flow is a sequence of messages under way.
+type Flow struct {
+	cfg    FlowConfig
+	n      *Network
+	qa, qb *softnic.QP
+	local  []byte
+	inbox  []byte
+	va     uint64
+	key    uint32
+
+	started time.Duration
+	ended   time.Duration
+	posted  int
+	done    int
+	posts   []time.Duration // ring: when the message was posted
+	times   []time.Duration // of messages done
+	status  qp.Status
+	onDone  func(*Flow)
+}
+
+// AddFlow makes a queue pair on both hosts and the messages' memory, which flows
+// share: what arrives is not looked at.
+func (n *Network) AddFlow(cfg FlowConfig) (*Flow, error) {
+	if cfg.Depth == 0 {
+		cfg.Depth = 2
+	}
+	if cfg.From == nil || cfg.To == nil || cfg.From == cfg.To || cfg.Size < 0 || cfg.Count < 0 || cfg.Depth < 1 ||
+		cfg.Op != qp.OpSend && cfg.Op != qp.OpWrite && cfg.Op != qp.OpRead {
+		return nil, fmt.Errorf("%w: flow", ErrConfig)
+	}
+	if cfg.Name == "" {
+		cfg.Name = cfg.From.name + " > " + cfg.To.name
+	}
+	c := &cfg.Conn
+	if c.SendDepth == 0 {
+		c.SendDepth = max(cfg.Depth, 2)
+	}
+	if c.RecvDepth == 0 {
+		c.RecvDepth = 2 * c.SendDepth
+	}
+	f := &Flow{cfg: cfg, n: n, posts: make([]time.Duration, c.SendDepth)}
+	var err error
+	if f.qa, f.qb, err = n.ConnectQPs(cfg.From, cfg.To, *c); err != nil {
+		return nil, err
+	}
+	f.local = cfg.From.scratchFor(cfg.Size)
+	switch cfg.Op {
+	case qp.OpSend:
+		f.inbox = cfg.To.scratchFor(cfg.Size)
+		for range c.RecvDepth {
+			if err := f.qb.PostRecv(&qp.RecvWR{Local: f.inbox}); err != nil {
+				return nil, err
+			}
+		}
+		cfg.To.Handle(f.qb, func(wc *qp.Completion) { _ = f.qb.PostRecv(&qp.RecvWR{Local: f.inbox}) })
+	default:
+		if f.va, f.key, err = cfg.To.scratchRegion(cfg.Size); err != nil {
+			return nil, err
+		}
+	}
+	cfg.From.Handle(f.qa, f.complete)
+	n.After(cfg.Start, f.start)
+	return f, nil
+}
+
+// scratchFor returns memory of size bytes, always the same.
+func (h *Host) scratchFor(size int) []byte {
+	if len(h.scratch) < size {
+		h.scratch = make([]byte, size)
+		h.scratchKey = 0
+	}
+	return h.scratch[:size]
+}
+
+func (h *Host) scratchRegion(size int) (va uint64, key uint32, err error) {
+	h.scratchFor(max(size, 1))
+	if h.scratchKey == 0 {
+		h.scratchVA, h.scratchKey, err = h.Register(h.scratch, qp.RemoteWrite|qp.RemoteRead)
+	}
+	return h.scratchVA, h.scratchKey, err
+}
+
+func (f *Flow) start() {
+	f.started = f.n.Elapsed()
+	if f.cfg.Interval > 0 {
+		f.tick()
+		return
+	}
+	for range f.cfg.Depth {
+		f.post()
+	}
+}
+
+// tick posts in the open loop.
+func (f *Flow) tick() {
+	if f.status != qp.Success || f.cfg.Count != 0 && f.posted == f.cfg.Count {
+		return
+	}
+	f.post()
+	f.n.After(f.cfg.Interval, f.tick)
+}
+
+func (f *Flow) post() {
+	if f.cfg.Count != 0 && f.posted == f.cfg.Count {
+		return
+	}
+	wr := qp.SendWR{ID: uint64(f.posted), Op: f.cfg.Op, Flags: qp.Signaled, Local: f.local, RemoteAddr: f.va, RKey: f.key}
+	if f.qa.PostSend(f.n.Now(), &wr) != nil {
+		return // full: in the open loop the network has fallen behind
+	}
+	f.posts[f.posted%len(f.posts)] = f.n.Elapsed()
+	f.posted++
+}
+
+func (f *Flow) complete(wc *qp.Completion) {
+	if wc.Status != qp.Success {
+		if f.status == qp.Success {
+			f.status = wc.Status
+		}
+		return
+	}
+	f.done++
+	f.ended = f.n.Elapsed()
+	if f.cfg.Count != 0 {
+		f.times = append(f.times, f.ended-f.posts[wc.ID%uint64(len(f.posts))])
+	}
+	if f.cfg.Interval == 0 {
+		f.post()
+	}
+	if f.onDone != nil && f.Done() {
+		f.onDone(f)
+	}
+}
+
+// Name returns the flow's name.
+func (f *Flow) Name() string { return f.cfg.Name }
+
+// QPs returns the queue pairs at both ends.
+func (f *Flow) QPs() (from, to *softnic.QP) { return f.qa, f.qb }
+
+// OnDone has fn called when the last message is complete.
+func (f *Flow) OnDone(fn func(*Flow)) { f.onDone = fn }
+
+// Done reports whether all messages are complete.
+func (f *Flow) Done() bool { return f.cfg.Count != 0 && f.done == f.cfg.Count }
+
+// Status returns Success, or how the first message that failed did.
+func (f *Flow) Status() qp.Status { return f.status }
+
+// Completed returns how many messages are complete.
+func (f *Flow) Completed() int { return f.done }
+
+// Duration returns the time from the flow's start to its last completion so far.
+func (f *Flow) Duration() time.Duration { return max(0, f.ended-f.started) }
+
+// Times returns how long messages took from post to completion, in the order in
+// which they completed. Only flows with an end keep them.
+func (f *Flow) Times() []time.Duration { return f.times }
+
+// Received returns how many bytes of messages the receiver has taken in order so
+// far, of SEND and WRITE, to the packet. Of READ it counts whole messages.
+func (f *Flow) Received() uint64 {
+	if f.cfg.Op == qp.OpRead {
+		return uint64(f.done) * uint64(f.cfg.Size)
+	}
+	c, size, mtu := f.qb.Counters(), uint64(f.cfg.Size), uint64(f.qb.Attr().PathMTU)
+	good := c.RxPackets - c.OutOfSequence - c.DuplicateRequest - c.OutOfBuffer - c.Invalid - c.Inactive
+	per := max(1, (size+mtu-1)/mtu)
+	return good/per*size + good%per*mtu
+}
+
+// Percentile returns the value below which the part p (0..1) of d lies, by the
+// nearest rank, or 0 for none. d is sorted by it.
+func Percentile(d []time.Duration, p float64) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	slices.Sort(d)
+	i := int(p*float64(len(d))+0.9999999) - 1
+	return d[min(max(i, 0), len(d)-1)]
+}
+
+// Jain returns Jain's index of fairness of the shares x: 1 when all are equal,
+// 1/n when one has all. Of no shares, or of nothing, it is 1.
+func Jain(x []float64) float64 {
+	sum, squares := 0.0, 0.0
+	for _, v := range x {
+		sum += v
+		squares += v * v
+	}
+	if squares == 0 {
+		return 1
+	}
+	return sum * sum / (float64(len(x)) * squares)
+}
