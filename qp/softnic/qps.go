@@ -129,6 +129,9 @@ func (q *QP) Destroy() {
 // Num returns the QP's number.
 func (q *QP) Num() uint32 { return q.m.Num() }
 
+// Type returns the kind of the QP.
+func (q *QP) Type() qp.Type { return q.m.Type() }
+
 // State returns the QP's state.
 func (q *QP) State() qp.State { return q.m.State() }
 
