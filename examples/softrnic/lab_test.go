@@ -1,0 +1,486 @@
+//go:build interop
+
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/crc"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+var (
+	update = flag.Bool("update", false, "write INTEROP.md")
+	pcap   = flag.String("pcap", "", "let QEMU record the segment in this file")
+)
+
+// What the guest has, and what it finds at our end.
+var (
+	guestIP4 = netip.MustParseAddr("192.0.2.2")
+	guestIP6 = netip.MustParseAddr("2001:db8::2")
+	ourIP4   = netip.MustParseAddr("192.0.2.1")
+	ourIP6   = netip.MustParseAddr("2001:db8::1")
+	ourMAC   = frame.MAC{0x52, 0x54, 0, 0, 0, 1}
+)
+
+const (
+	memSize  = 2 << 20
+	ourVA    = 0x7000_0000_0000
+	pollWait = 20 * time.Second
+	guard    = 64 // bytes behind a message that nobody may touch
+)
+
+// lab is the guest and our port on one segment.
+type lab struct {
+	*loop
+	guest *guest
+	wire  *faulty
+	regs  *qp.Regions
+	pd    qp.PD
+	ports [2]int // of the segment: ours, the guest's
+
+	mem  []byte // what the guest reaches
+	rkey uint32
+	mr   uint64 // the guest's memory
+	gkey uint64
+	gva  uint64
+	seed uint32
+
+	results results
+}
+
+func newLab(t *testing.T) *lab {
+	l := &lab{mem: make([]byte, memSize)}
+	l.ports = [2]int{freePort(t), freePort(t)}
+	var args []string
+	if *pcap != "" {
+		args = append(args, "--pcap", *pcap)
+	}
+	l.guest = boot(t, l.ports[1], l.ports[0], args...)
+	t.Cleanup(l.guest.close)
+
+	var err error
+	l.regs, err = qp.NewRegions(256)
+	require.NoError(t, err)
+	port, err := softnic.New(softnic.Config{
+		MAC: ourMAC, GIDs: []softnic.GID{{Addr: ourIP4}, {Addr: ourIP6}}, Regions: l.regs,
+	})
+	require.NoError(t, err)
+	seg, err := newSegment(fmt.Sprintf("127.0.0.1:%d", l.ports[0]), fmt.Sprintf("127.0.0.1:%d", l.ports[1]))
+	require.NoError(t, err)
+	l.wire = &faulty{segment: seg}
+	l.loop = newLoop(port, l.wire, 20<<20)
+	t.Cleanup(l.loop.close)
+
+	l.rkey, err = l.regs.Register(qp.Region{Data: l.mem, Addr: ourVA,
+		Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic | qp.FlushGlobal | qp.MWBind})
+	require.NoError(t, err)
+	access := "rwab"
+	if l.guest.info.num("flush") != 0 {
+		access += "f"
+	}
+	a := l.guest.do(t, "mr size=%d access=%s", memSize, access)
+	l.mr, l.gkey, l.gva = a.num("mr"), a.num("rkey"), a.num("addr")
+	return l
+}
+
+// nextSeed returns a pattern's number that no earlier call returned.
+func (l *lab) nextSeed() uint32 {
+	l.seed++
+	return l.seed
+}
+
+// faults is what happens to the RoCE frames of one direction, in thousandths.
+type faults struct{ lose, double, swap int }
+
+// faulty is the segment with faults on our side of it.
+type faulty struct {
+	*segment
+	mu      sync.Mutex
+	rng     *rand.Rand
+	in, out faults
+	held    [2][]byte // a frame that lets the next one pass: received, sent
+	pending [][]byte  // frames received, to be handed over before others
+	drop    func(out bool, b []byte) bool
+	dropped int
+}
+
+func (f *faulty) set(in, out faults, seed uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.in, f.out, f.rng = in, out, rand.New(rand.NewPCG(seed, 0))
+}
+
+func isRoCE(b []byte) bool {
+	var fr frame.Frame
+	return (frame.Finder{}).Find(frame.Ethernet, b, len(b), &fr) == nil
+}
+
+// pass returns what becomes of a frame. A frame held back comes after the next
+// one; that it waits for ever when there is none is a loss.
+func (f *faulty) pass(out bool, b []byte) [][]byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w, dir := f.in, 0
+	if out {
+		w, dir = f.out, 1
+	}
+	if f.drop != nil && isRoCE(b) && f.drop(out, b) {
+		f.dropped++
+		return nil
+	}
+	if w == (faults{}) || !isRoCE(b) {
+		list := [][]byte{b}
+		if h := f.held[dir]; h != nil {
+			f.held[dir] = nil
+			list = append(list, h)
+		}
+		return list
+	}
+	if f.rng.IntN(1000) < w.lose {
+		f.dropped++
+		return nil
+	}
+	copyOf := append([]byte(nil), b...)
+	if f.held[dir] == nil && f.rng.IntN(1000) < w.swap {
+		f.held[dir] = copyOf
+		return nil
+	}
+	list := [][]byte{copyOf}
+	if f.rng.IntN(1000) < w.double {
+		list = append(list, copyOf)
+	}
+	if h := f.held[dir]; h != nil {
+		f.held[dir] = nil
+		list = append(list, h)
+	}
+	return list
+}
+
+// opFlush is FLUSH's opcode.
+const opFlush = 0x1c
+
+// flushICRC turns the ICRC of a FLUSH into the driver's, or back. The driver
+// counts the packet from BTH on a second time, as it stands: its table of opcodes
+// does not say where a FLUSH's payload begins, and takes it to be the whole packet.
+func flushICRC(b []byte, driver bool) {
+	var fr frame.Frame
+	if (frame.Finder{}).Find(frame.Ethernet, b, len(b), &fr) != nil || fr.Transport[0] != opFlush {
+		return
+	}
+	net, bth := fr.NetPacket[:len(fr.NetPacket)-4], fr.Transport[:len(fr.Transport)-4]
+	right := crc.Sum(net)
+	m := append([]byte(nil), net...)
+	ones := func(i, n int) {
+		for ; n > 0; i, n = i+1, n-1 {
+			m[i] = 0xff
+		}
+	}
+	if fr.Net == frame.IPv4 {
+		ones(1, 1)
+		ones(8, 1)
+		ones(10, 2)
+	} else {
+		m[0] |= 0x0f
+		ones(1, 3)
+		ones(7, 1)
+	}
+	at := len(m) - len(bth)
+	ones(at-2, 2)
+	ones(at+4, 1)
+	theirs := crc32.ChecksumIEEE(append(append(bytes.Repeat([]byte{0xff}, 8), m...), bth...))
+	icrc := fr.NetPacket[len(net):]
+	switch have := binary.LittleEndian.Uint32(icrc); {
+	case driver && have == right:
+		binary.LittleEndian.PutUint32(icrc, theirs)
+	case !driver && have == theirs:
+		binary.LittleEndian.PutUint32(icrc, right)
+	}
+}
+
+func (f *faulty) read(buf []byte) ([]byte, error) {
+	for {
+		if len(f.pending) != 0 {
+			b := f.pending[0]
+			f.pending = f.pending[1:]
+			return b, nil
+		}
+		b, err := f.segment.read(buf)
+		if err != nil {
+			return b, err
+		}
+		flushICRC(b, false)
+		f.pending = f.pass(false, b)
+	}
+}
+
+func (f *faulty) send(now time.Time, p *softnic.Port) (int, error) {
+	b, ok := f.next(now, p)
+	if !ok {
+		return 0, nil
+	}
+	flushICRC(b, true)
+	for _, b := range f.pass(true, b) {
+		f.write(b)
+	}
+	return len(b), nil
+}
+
+// link says how two QPs are connected.
+type link struct {
+	kind       qp.Type
+	v6         bool
+	mtu        int
+	sqPSN      uint32 // ours
+	guestPSN   uint32
+	rnr        int // rnr_retry of both, 7 when 0
+	timeout    int // of both, 14 when 0
+	srq        bool
+	window     int
+	forever    bool
+	noRecvWait int // min_rnr_timer of both, 12 when 0
+}
+
+func (k link) String() string {
+	ip := "IPv4"
+	if k.v6 {
+		ip = "IPv6"
+	}
+	return fmt.Sprintf("%v/%s/mtu%d", k.kind, ip, k.mtu)
+}
+
+func (k link) addrs() (ours, guests netip.Addr, sgid uint8) {
+	if k.v6 {
+		return ourIP6, guestIP6, 1
+	}
+	return ourIP4, guestIP4, 0
+}
+
+// conn is a QP of ours and one of the guest's, connected.
+type conn struct {
+	*lab
+	link
+	qp   *softnic.QP
+	cq   *softnic.CQ // sends
+	rcq  *softnic.CQ // receives
+	gqp  uint64      // the guest's handle and number
+	gqpn uint32
+}
+
+var kindName = map[qp.Type]string{qp.RC: "rc", qp.UC: "uc", qp.UD: "ud"}
+
+const qkey = 0x11111111
+
+// connect makes a pair of QPs and connects them.
+func (l *lab) connect(t testing.TB, k link) *conn {
+	t.Helper()
+	c := &conn{lab: l, link: k, cq: softnic.NewCQ(), rcq: softnic.NewCQ()}
+	access := "rwa"
+	if l.guest.info.num("flush") != 0 && k.kind == qp.RC {
+		access += "f"
+	}
+	a := l.guest.do(t, "qp type=%s access=%s qkey=%#x", kindName[k.kind], access, qkey)
+	c.gqp, c.gqpn = a.num("qp"), uint32(a.num("qpn"))
+	c.makeQP(t)
+	c.connectGuest(t)
+	t.Cleanup(func() {
+		l.do(func(time.Time) { c.qp.Destroy() })
+		l.guest.try("destroy qp=%d", c.gqp)
+	})
+	return c
+}
+
+// makeQP makes our QP and connects it.
+func (c *conn) makeQP(t testing.TB) {
+	t.Helper()
+	if c.rnr == 0 {
+		c.rnr = 7
+	}
+	if c.timeout == 0 {
+		c.timeout = 14
+	}
+	if c.noRecvWait == 0 {
+		c.noRecvWait = 12
+	}
+	if c.window == 0 {
+		// What a socket buffer holds: beyond it frames are lost.
+		c.window = min(64, 64<<10/c.mtu)
+	}
+	_, guests, sgid := c.addrs()
+	c.do(func(now time.Time) {
+		var err error
+		c.qp, err = c.port.CreateQP(softnic.QPConfig{
+			Config: qp.Config{Type: c.kind, PD: c.pd, MaxSendWR: 128, MaxRecvWR: 512, MaxInline: 256,
+				MaxRdAtomic: 16, MaxDestRdAtomic: 128, Window: c.window, LinuxRetryForever: c.forever},
+			SendCQ: c.cq, RecvCQ: c.rcq,
+		})
+		require.NoError(t, err)
+		a := qp.Attr{
+			PKey: 0xffff, QKey: qkey,
+			Access:  qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic | qp.FlushGlobal,
+			PathMTU: c.mtu, DestQPN: c.gqpn, AH: qp.AddressHandle{GID: guests.As16(), SGIDIndex: sgid},
+			RQPSN: pSN(c.guestPSN), SQPSN: pSN(c.sqPSN), MaxDestRdAtomic: 128, MaxRdAtomic: 16,
+			MinRNRTimer: rnrTimer(c.noRecvWait), Timeout: uint8(c.timeout), RetryCnt: 7, RNRRetry: uint8(c.rnr),
+		}
+		require.NoError(t, bringUp(now, c.qp, a))
+	})
+}
+
+func (c *conn) connectGuest(t testing.TB) {
+	t.Helper()
+	ours, _, _ := c.addrs()
+	if c.kind == qp.UD {
+		c.guest.do(t, "connect qp=%d psn=%d", c.gqp, c.guestPSN)
+		return
+	}
+	c.guest.do(t, "connect qp=%d dqpn=%#x psn=%#x rpsn=%#x dgid=%v mtu=%d rnr=%d timeout=%d min_rnr=%d",
+		c.gqp, c.qp.Num(), c.guestPSN, c.sqPSN, ours, c.mtu, c.rnr, c.timeout, c.noRecvWait)
+}
+
+// post posts a send of ours.
+func (c *conn) post(t testing.TB, wr qp.SendWR) {
+	t.Helper()
+	wr.Flags |= qp.Signaled
+	if c.kind == qp.UD {
+		_, guests, sgid := c.addrs()
+		wr.AH = &qp.AddressHandle{GID: guests.As16(), SGIDIndex: sgid}
+		wr.RemoteQPN, wr.RemoteQKey = c.gqpn, qkey
+	}
+	c.do(func(now time.Time) { require.NoError(t, c.qp.PostSend(now, &wr)) })
+}
+
+func (c *conn) recv(t testing.TB, id uint64, b []byte) {
+	t.Helper()
+	c.do(func(time.Time) { require.NoError(t, c.qp.PostRecv(&qp.RecvWR{ID: id, Local: b})) })
+}
+
+// completion waits for the next completion of a queue of ours.
+func (l *lab) completion(t testing.TB, cq *softnic.CQ) qp.Completion {
+	t.Helper()
+	var wc qp.Completion
+	ok := l.wait(pollWait, func(time.Time) bool { return cq.Poll(&wc) })
+	require.True(t, ok, "no completion of ours: %+v", l.port.Counters())
+	return wc
+}
+
+// results counts what was tried.
+type results struct {
+	mu   sync.Mutex
+	rows map[string]*row
+	keys []string
+}
+
+type row struct{ ok, bad [2]int }
+
+// roles, for the columns of the table.
+const (
+	asks    = 0 // ours is the requester
+	answers = 1 // ours is the responder
+)
+
+// record notes how the test t of an operation ends.
+func (r *results) record(t *testing.T, op string, role int) {
+	t.Cleanup(func() { r.count(op, role, !t.Failed()) })
+}
+
+func (r *results) count(op string, role int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.rows == nil {
+		r.rows = map[string]*row{}
+	}
+	w := r.rows[op]
+	if w == nil {
+		w = new(row)
+		r.rows[op] = w
+		r.keys = append(r.keys, op)
+	}
+	if ok {
+		w.ok[role]++
+	} else {
+		w.bad[role]++
+	}
+}
+
+func (w *row) cell(role int) string {
+	switch {
+	case w.ok[role]+w.bad[role] == 0:
+		return "–"
+	case w.bad[role] != 0:
+		return fmt.Sprintf("**%d of %d failed**", w.bad[role], w.ok[role]+w.bad[role])
+	}
+	return fmt.Sprintf("ok, %d", w.ok[role])
+}
+
+// table returns the results as Markdown.
+func (r *results) table(g *guest, version string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Against the Linux kernel's driver\n\n"+
+		"Made by `go test -tags interop ./examples/softrnic -update`; do not edit.\n\n"+
+		"The peer: rdma_rxe of Linux %s in the guest of `guest/`, with %s.\n"+
+		"A cell holds how many cases there were and whether all were as expected:\n"+
+		"completions and memory at both ends, byte for byte.\n\n"+
+		"| operation | ours asks, Linux answers | Linux asks, ours answers |\n|---|---|---|\n", g.info.words["kernel"], version)
+	keys := append([]string(nil), r.keys...)
+	sort.SliceStable(keys, func(i, j int) bool { return group(keys[i]) < group(keys[j]) })
+	for _, k := range keys {
+		w := r.rows[k]
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", k, w.cell(asks), w.cell(answers))
+	}
+	b.WriteString(`
+Known of the driver:
+
+- Its ICRC of a FLUSH counts the packet from the BTH on twice: neither the
+  dissector's nor any hardware's. Both sides' FLUSHes are translated on our side of
+  the wire for this test.
+- A FLUSH that it sends again asks for address 0.
+- A UC message that overruns the socket's buffer is lost, as UC messages are; the
+  test sends it again.
+`)
+	return b.String()
+}
+
+// group orders the table: services first, then the rest as it came.
+func group(key string) int {
+	for i, p := range []string{"RC ", "UC ", "UD "} {
+		if strings.HasPrefix(key, p) {
+			return i
+		}
+	}
+	return 3
+}
+
+func (r *results) write(t *testing.T, g *guest) {
+	b, _ := os.ReadFile(os.ExpandEnv("${HOME}/.cache/roce-interop/versions"))
+	if dir := os.Getenv("ROCE_INTEROP_CACHE"); dir != "" {
+		b, _ = os.ReadFile(dir + "/versions")
+	}
+	var vs []string
+	for _, line := range strings.Split(string(b), "\n") {
+		name, v, _ := strings.Cut(line, " ")
+		if name == "rdma-core" || name == "perftest" || name == "qemu-system-x86" {
+			vs = append(vs, name+" "+v)
+		}
+	}
+	table := r.table(g, strings.Join(vs, ", "))
+	t.Log("\n" + table)
+	if *update {
+		require.NoError(t, os.WriteFile("INTEROP.md", []byte(table), 0o644))
+	}
+}

@@ -1,0 +1,4 @@
+// Command softrnic is a RoCE endpoint in user space.
+package main
+
+func main() {}
