@@ -117,7 +117,8 @@ func (t *Regions) lookup(rkey uint32) *regionSlot {
 // Register adds a region and returns its key, which is local and remote key at
 // once. The table keeps r.Data.
 func (t *Regions) Register(r Region) (rkey uint32, err error) {
-	if r.Addr+uint64(len(r.Data)) < r.Addr && r.Access&ZeroBased == 0 {
+	// The last byte may have the last address.
+	if n := uint64(len(r.Data)); n != 0 && r.Addr+(n-1) < r.Addr && r.Access&ZeroBased == 0 {
 		return 0, ErrRange
 	}
 	s, rkey, err := t.alloc()
