@@ -24,6 +24,8 @@ type regionSlot struct {
 	data   []byte
 	addr   uint64
 	parent uint32 // windows: the key of the region
+	age    uint32 // windows: turn of the region
+	turn   uint32 // how often the slot was used
 	qpn    uint32
 	pd     PD
 	next   int32 // free list
@@ -85,6 +87,7 @@ func (t *Regions) alloc() (*regionSlot, uint32, error) {
 		t.last = -1
 	}
 	s.key++
+	s.turn++
 	t.used++
 	// Slot numbers count from 1, so that no key is below 256.
 	return s, uint32(i+1)<<8 | uint32(s.key), nil
@@ -92,7 +95,7 @@ func (t *Regions) alloc() (*regionSlot, uint32, error) {
 
 func (t *Regions) free(s *regionSlot, rkey uint32) {
 	i := int32(rkey>>8) - 1
-	*s = regionSlot{key: s.key, next: -1}
+	*s = regionSlot{key: s.key, turn: s.turn, next: -1}
 	if t.last < 0 {
 		t.first = i
 	} else {
@@ -169,7 +172,7 @@ func (t *Regions) Bind(rkey, mr uint32, va uint64, n uint32, access Access, qpn 
 	if !ok {
 		return 0, ErrBind
 	}
-	w.kind, w.parent, w.qpn, w.access = slotWindow, mr, qpn, access
+	w.kind, w.parent, w.age, w.qpn, w.access = slotWindow, mr, r.turn, qpn, access
 	w.data, w.addr = r.data[off:off+uint64(n):off+uint64(n)], va
 	if access&ZeroBased != 0 {
 		w.addr = 0
@@ -200,7 +203,8 @@ func (t *Regions) Remote(pd PD, qpn, rkey uint32, va uint64, n uint32, right Acc
 	switch s.kind {
 	case slotRegion:
 	case slotWindow:
-		if s.qpn != qpn || t.lookup(s.parent) == nil {
+		// The region's key may have come round: its turn has not.
+		if r := t.lookup(s.parent); s.qpn != qpn || r == nil || r.turn != s.age {
 			return nil, false
 		}
 	default:
@@ -224,8 +228,7 @@ func (t *Regions) Invalidate(pd PD, qpn, rkey uint32) bool {
 	if s == nil || s.kind != slotWindow || s.pd != pd || s.qpn != qpn {
 		return false
 	}
-	key, next := s.key, s.next
-	*s = regionSlot{kind: slotWindowFree, pd: pd, key: key, next: next}
+	*s = regionSlot{kind: slotWindowFree, pd: pd, key: s.key, turn: s.turn}
 	return true
 }
 

@@ -1,0 +1,442 @@
+package qp_test
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/roce-go/roce/qp"
+)
+
+const top = math.MaxUint64
+
+// Rule RS-10: rights, protection domain, bounds.
+func TestRegionAccess(t *testing.T) {
+	m, err := qp.NewRegions(8)
+	require.NoError(t, err)
+	data := []byte("0123456789abcdef")
+	key, err := m.Register(qp.Region{PD: 3, Data: data, Addr: 0x1000, Access: qp.RemoteRead | qp.RemoteWrite})
+	require.NoError(t, err)
+
+	get := func(pd qp.PD, key uint32, va uint64, n uint32, right qp.Access) string {
+		b, ok := m.Remote(pd, 1, key, va, n, right)
+		if !ok {
+			require.Nil(t, b)
+			return "refused"
+		}
+		require.Equal(t, len(b), cap(b), "a slice that can be grown reaches beyond")
+		return string(b)
+	}
+	require.Equal(t, "0123456789abcdef", get(3, key, 0x1000, 16, qp.RemoteRead))
+	require.Equal(t, "f", get(3, key, 0x100f, 1, qp.RemoteWrite))
+	require.Equal(t, "", get(3, key, 0x1000, 0, qp.RemoteRead))
+	require.Equal(t, "", get(3, key, 0x666, 0, qp.RemoteRead), "the range of nothing is not looked at")
+	for name, got := range map[string]string{
+		"another PD":            get(4, key, 0x1000, 1, qp.RemoteRead),
+		"no such right":         get(3, key, 0x1000, 8, qp.RemoteAtomic),
+		"one right of two":      get(3, key, 0x1000, 8, qp.RemoteRead|qp.RemoteAtomic),
+		"one before":            get(3, key, 0xfff, 1, qp.RemoteRead),
+		"one after":             get(3, key, 0x1010, 1, qp.RemoteRead),
+		"one too long":          get(3, key, 0x1001, 16, qp.RemoteRead),
+		"too long by 2^32":      get(3, key, 0x1000, math.MaxUint32, qp.RemoteRead),
+		"end wraps":             get(3, key, top, 2, qp.RemoteRead),
+		"end wraps into it":     get(3, key, top, 0x1005, qp.RemoteRead),
+		"another key":           get(3, key+1, 0x1000, 1, qp.RemoteRead),
+		"another slot":          get(3, key+256, 0x1000, 1, qp.RemoteRead),
+		"key 0":                 get(3, 0, 0x1000, 1, qp.RemoteRead),
+		"key 0 without a range": get(3, 0, 0, 0, qp.RemoteRead),
+		"the last key":          get(3, math.MaxUint32, 0x1000, 1, qp.RemoteRead),
+	} {
+		require.Equal(t, "refused", got, name)
+	}
+}
+
+// Rule RS-10: regions at the top of the address space.
+func TestRegionAtTheTop(t *testing.T) {
+	m, err := qp.NewRegions(8)
+	require.NoError(t, err)
+	data := make([]byte, 16)
+	// The last byte has the last address.
+	key, err := m.Register(qp.Region{Data: data, Addr: top - 15, Access: qp.RemoteRead})
+	require.NoError(t, err)
+	for off := range uint64(17) {
+		_, ok := m.Remote(0, 0, key, top-15+off, 1, qp.RemoteRead)
+		require.Equal(t, off < 16, ok, off)
+		_, ok = m.Remote(0, 0, key, top-15+off, uint32(17-off), qp.RemoteRead)
+		require.False(t, ok)
+	}
+	key, err = m.Register(qp.Region{Data: data, Addr: top - 16, Access: qp.RemoteRead})
+	require.NoError(t, err)
+	_, ok := m.Remote(0, 0, key, top-16, 16, qp.RemoteRead)
+	require.True(t, ok)
+	_, ok = m.Remote(0, 0, key, top-15, 16, qp.RemoteRead)
+	require.False(t, ok)
+	_, ok = m.Remote(0, 0, key, top, 1, qp.RemoteRead)
+	require.False(t, ok)
+	// One that would wrap is none.
+	_, err = m.Register(qp.Region{Data: data, Addr: top - 14})
+	require.ErrorIs(t, err, qp.ErrRange)
+	_, err = m.Register(qp.Region{Data: data, Addr: top})
+	require.ErrorIs(t, err, qp.ErrRange)
+	// Zero-based, the address does not matter.
+	key, err = m.Register(qp.Region{Data: data, Addr: top, Access: qp.RemoteRead | qp.ZeroBased})
+	require.NoError(t, err)
+	_, ok = m.Remote(0, 0, key, 0, 16, qp.RemoteRead)
+	require.True(t, ok)
+	_, ok = m.Remote(0, 0, key, top, 1, qp.RemoteRead)
+	require.False(t, ok)
+	_, ok = m.Remote(0, 0, key, 1, 16, qp.RemoteRead)
+	require.False(t, ok)
+}
+
+// A key is not given again soon: with one slot all 256 of its keys come first, with
+// more slots the one freed longest ago is used.
+func TestKeyReuse(t *testing.T) {
+	for _, n := range []int{1, 2, 5} {
+		m, err := qp.NewRegions(n)
+		require.NoError(t, err)
+		seen := map[uint32]bool{}
+		for i := range 256 * n {
+			key, err := m.Register(qp.Region{Data: []byte{1}, Access: qp.RemoteRead})
+			require.NoError(t, err)
+			require.False(t, seen[key], "key %#x again after %d registrations, %d slots", key, i, n)
+			require.NotZero(t, key>>8)
+			seen[key] = true
+			require.NoError(t, m.Deregister(key))
+			require.ErrorIs(t, m.Deregister(key), qp.ErrNoRegion)
+			_, ok := m.Remote(0, 0, key, 0, 0, 0)
+			require.False(t, ok)
+		}
+		// All but one in use: the free one goes round.
+		for range n - 1 {
+			_, err := m.Register(qp.Region{})
+			require.NoError(t, err)
+		}
+		key, err := m.Register(qp.Region{})
+		require.NoError(t, err)
+		require.Equal(t, n, m.Len())
+		_, err = m.Register(qp.Region{})
+		require.ErrorIs(t, err, qp.ErrNoKeys)
+		_, err = m.AllocWindow(0)
+		require.ErrorIs(t, err, qp.ErrNoKeys)
+		require.NoError(t, m.Deregister(key))
+		next, err := m.Register(qp.Region{})
+		require.NoError(t, err)
+		require.Equal(t, key>>8, next>>8)
+		require.NotEqual(t, key, next)
+	}
+	for _, n := range []int{-1, 0, 1 << 24} {
+		_, err := qp.NewRegions(n)
+		require.ErrorIs(t, err, qp.ErrConfig)
+	}
+}
+
+// Windows: bound for one QP, within a region's range and rights, with a key that a
+// bind and an invalidation change.
+func TestWindows(t *testing.T) {
+	m, err := qp.NewRegions(8)
+	require.NoError(t, err)
+	data := []byte("0123456789abcdef")
+	mr, err := m.Register(qp.Region{PD: 1, Data: data, Addr: 0x1000, Access: qp.RemoteRead | qp.RemoteWrite | qp.MWBind})
+	require.NoError(t, err)
+	w, err := m.AllocWindow(1)
+	require.NoError(t, err)
+	usable := func(qpn, key uint32, va uint64, n uint32, right qp.Access) bool {
+		_, ok := m.Remote(1, qpn, key, va, n, right)
+		return ok
+	}
+	require.False(t, usable(7, w, 0x1000, 1, 0), "not bound yet")
+	require.False(t, m.Invalidate(1, 7, w), "not bound yet")
+
+	bound, err := m.Bind(w, mr, 0x1004, 4, qp.RemoteRead, 7)
+	require.NoError(t, err)
+	require.NotEqual(t, w, bound)
+	require.Equal(t, w>>8, bound>>8)
+	require.True(t, usable(7, bound, 0x1004, 4, qp.RemoteRead))
+	b, _ := m.Remote(1, 7, bound, 0x1005, 2, qp.RemoteRead)
+	require.Equal(t, "56", string(b))
+	require.False(t, usable(7, w, 0x1004, 4, qp.RemoteRead), "the key of before")
+	require.False(t, usable(8, bound, 0x1004, 4, qp.RemoteRead), "another QP")
+	require.False(t, usable(7, bound, 0x1003, 1, qp.RemoteRead), "before the window")
+	require.False(t, usable(7, bound, 0x1004, 5, qp.RemoteRead), "beyond the window")
+	require.False(t, usable(7, bound, 0x1004, 4, qp.RemoteWrite), "a right of the region alone")
+
+	_, err = m.Bind(bound, mr, 0x1000, 1, qp.RemoteRead, 7)
+	require.ErrorIs(t, err, qp.ErrBind, "bound already")
+	require.False(t, m.Invalidate(1, 8, bound), "another QP")
+	require.False(t, m.Invalidate(2, 7, bound), "another PD")
+	require.False(t, m.Invalidate(1, 7, mr), "a region")
+	require.ErrorIs(t, m.InvalidateLocal(mr), qp.ErrNoRegion)
+	require.True(t, m.Invalidate(1, 7, bound))
+	require.False(t, m.Invalidate(1, 7, bound), "twice")
+	require.False(t, usable(7, bound, 0x1004, 4, qp.RemoteRead))
+
+	// Bound again, by the key that it has had last; zero-based.
+	again, err := m.Bind(bound, mr, 0x1008, 8, qp.RemoteRead|qp.RemoteWrite|qp.ZeroBased, 9)
+	require.NoError(t, err)
+	require.False(t, usable(7, bound, 0x1004, 4, qp.RemoteRead), "a stale key")
+	require.True(t, usable(9, again, 0, 8, qp.RemoteWrite))
+	require.False(t, usable(9, again, 1, 8, qp.RemoteWrite))
+	require.False(t, usable(9, again, 0x1008, 8, qp.RemoteWrite))
+	require.NoError(t, m.InvalidateLocal(again))
+	require.False(t, usable(9, again, 0, 8, qp.RemoteWrite))
+
+	// What cannot be bound.
+	ro, err := m.Register(qp.Region{PD: 1, Data: data, Addr: 0x1000, Access: qp.RemoteRead | qp.MWBind})
+	require.NoError(t, err)
+	no, err := m.Register(qp.Region{PD: 1, Data: data, Addr: 0x1000, Access: qp.RemoteRead})
+	require.NoError(t, err)
+	pd2, err := m.Register(qp.Region{PD: 2, Data: data, Addr: 0x1000, Access: qp.RemoteRead | qp.MWBind})
+	require.NoError(t, err)
+	for _, c := range []struct {
+		mr     uint32
+		va     uint64
+		n      uint32
+		access qp.Access
+		err    error
+	}{
+		{mr, 0xfff, 1, qp.RemoteRead, qp.ErrBind},
+		{mr, 0x1001, 16, qp.RemoteRead, qp.ErrBind},
+		{mr, top, 2, qp.RemoteRead, qp.ErrBind},
+		{mr, 0x1000, 16, qp.RemoteAtomic, qp.ErrBind},
+		{ro, 0x1000, 16, qp.RemoteWrite, qp.ErrBind},
+		{no, 0x1000, 16, qp.RemoteRead, qp.ErrBind},
+		{pd2, 0x1000, 16, qp.RemoteRead, qp.ErrBind},
+		{again, 0, 8, qp.RemoteRead, qp.ErrBind},
+		{0x666, 0x1000, 16, qp.RemoteRead, qp.ErrNoRegion},
+	} {
+		_, err := m.Bind(again, c.mr, c.va, c.n, c.access, 7)
+		require.ErrorIs(t, err, c.err, "%+v", c)
+	}
+
+	// A region goes, and its windows with it, also when its slot is used again.
+	last, err := m.Bind(again, ro, 0x1000, 16, qp.RemoteRead, 7)
+	require.NoError(t, err)
+	require.True(t, usable(7, last, 0x1000, 16, qp.RemoteRead))
+	require.NoError(t, m.Deregister(ro))
+	require.False(t, usable(7, last, 0x1000, 16, qp.RemoteRead))
+	for range 8 - m.Len() {
+		_, err = m.Register(qp.Region{PD: 1, Data: data, Addr: 0x1000, Access: qp.RemoteRead | qp.MWBind})
+		require.NoError(t, err)
+		require.False(t, usable(7, last, 0x1000, 16, qp.RemoteRead))
+	}
+	require.NoError(t, m.Deregister(last))
+}
+
+// A window stays dead when the key of its region comes round.
+func TestWindowOfAnOldRegion(t *testing.T) {
+	m, err := qp.NewRegions(2)
+	require.NoError(t, err)
+	r := qp.Region{Data: make([]byte, 8), Access: qp.RemoteRead | qp.MWBind}
+	mr, err := m.Register(r)
+	require.NoError(t, err)
+	w, err := m.AllocWindow(0)
+	require.NoError(t, err)
+	w, err = m.Bind(w, mr, 0, 8, qp.RemoteRead, 1)
+	require.NoError(t, err)
+	_, ok := m.Remote(0, 1, w, 0, 8, qp.RemoteRead)
+	require.True(t, ok)
+	key := mr
+	for range 256 {
+		require.NoError(t, m.Deregister(key))
+		_, ok = m.Remote(0, 1, w, 0, 8, qp.RemoteRead)
+		require.False(t, ok)
+		key, err = m.Register(r)
+		require.NoError(t, err)
+		_, ok = m.Remote(0, 1, w, 0, 8, qp.RemoteRead)
+		require.False(t, ok)
+	}
+	require.Equal(t, mr, key, "the test means to see the same key again")
+}
+
+// Rule RS-10: the table against a plain model, with addresses that like the ends.
+func TestRegionsModel(t *testing.T) {
+	type entry struct {
+		region qp.Region
+		window bool
+		bound  bool
+		parent uint32
+		qpn    uint32
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		const size = 4
+		m, err := qp.NewRegions(size)
+		require.NoError(t, err)
+		live := map[uint32]*entry{}
+		var keys []uint32 // all that ever were
+		addr := rapid.SampledFrom([]uint64{0, 1, 0x1000, 1 << 63, top - 40, top - 8, top})
+		access := rapid.Custom(func(t *rapid.T) qp.Access { return qp.Access(rapid.IntRange(0, 127).Draw(t, "access")) })
+		pd := rapid.Custom(func(t *rapid.T) qp.PD { return qp.PD(rapid.IntRange(0, 1).Draw(t, "pd")) })
+		qpn := rapid.Uint32Range(0, 1)
+		key := func(t *rapid.T) uint32 {
+			if len(keys) == 0 || rapid.IntRange(0, 9).Draw(t, "wild") == 0 {
+				return rapid.Uint32().Draw(t, "key")
+			}
+			return rapid.SampledFrom(keys).Draw(t, "known key")
+		}
+		base := func(e *entry) uint64 {
+			if e.region.Access&qp.ZeroBased != 0 {
+				return 0
+			}
+			return e.region.Addr
+		}
+		// inside says whether n bytes at va lie in e, with no arithmetic that can wrap.
+		inside := func(e *entry, va uint64, n uint32) bool {
+			for i := range uint64(len(e.region.Data)) {
+				if base(e)+i == va {
+					return i+uint64(n) <= uint64(len(e.region.Data))
+				}
+			}
+			return n == 0 && va == base(e)+uint64(len(e.region.Data)) && va >= base(e)
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"register": func(t *rapid.T) {
+				r := qp.Region{PD: pd.Draw(t, "pd"), Data: make([]byte, rapid.IntRange(0, 20).Draw(t, "len")), Addr: addr.Draw(t, "addr"), Access: access.Draw(t, "access")}
+				k, err := m.Register(r)
+				wraps := r.Access&qp.ZeroBased == 0 && len(r.Data) > 0 && r.Addr > top-uint64(len(r.Data)-1)
+				switch {
+				case wraps:
+					require.ErrorIs(t, err, qp.ErrRange)
+				case len(live) == size:
+					require.ErrorIs(t, err, qp.ErrNoKeys)
+				default:
+					require.NoError(t, err)
+					require.NotContains(t, live, k)
+					live[k] = &entry{region: r}
+					keys = append(keys, k)
+				}
+			},
+			"window": func(t *rapid.T) {
+				d := pd.Draw(t, "pd")
+				k, err := m.AllocWindow(d)
+				if len(live) == size {
+					require.ErrorIs(t, err, qp.ErrNoKeys)
+					return
+				}
+				require.NoError(t, err)
+				require.NotContains(t, live, k)
+				live[k] = &entry{region: qp.Region{PD: d}, window: true}
+				keys = append(keys, k)
+			},
+			"bind": func(t *rapid.T) {
+				k, mr := key(t), key(t)
+				va, n := addr.Draw(t, "va")+uint64(rapid.IntRange(0, 20).Draw(t, "off")), rapid.Uint32Range(0, 21).Draw(t, "n")
+				a, q := access.Draw(t, "access"), qpn.Draw(t, "qpn")
+				w, r := live[k], live[mr]
+				got, err := m.Bind(k, mr, va, n, a, q)
+				ok := w != nil && r != nil && w.window && !w.bound && !r.window && w.region.PD == r.region.PD &&
+					r.region.Access&qp.MWBind != 0 && a&^(r.region.Access|qp.ZeroBased) == 0 && inside(r, va, n)
+				if !ok {
+					require.Error(t, err)
+					return
+				}
+				require.NoError(t, err)
+				require.NotContains(t, live, got)
+				off := va - base(r)
+				delete(live, k)
+				live[got] = &entry{window: true, bound: true, parent: mr, qpn: q,
+					region: qp.Region{PD: w.region.PD, Data: r.region.Data[off : off+uint64(n)], Addr: va, Access: a}}
+				keys = append(keys, got)
+			},
+			"deregister": func(t *rapid.T) {
+				k := key(t)
+				err := m.Deregister(k)
+				if live[k] == nil {
+					require.ErrorIs(t, err, qp.ErrNoRegion)
+					return
+				}
+				require.NoError(t, err)
+				delete(live, k)
+			},
+			"invalidate": func(t *rapid.T) {
+				k, d, q := key(t), pd.Draw(t, "pd"), qpn.Draw(t, "qpn")
+				e := live[k]
+				ok := e != nil && e.bound && e.region.PD == d && e.qpn == q
+				require.Equal(t, ok, m.Invalidate(d, q, k))
+				if ok {
+					e.bound, e.region = false, qp.Region{PD: d}
+				}
+			},
+			"remote": func(t *rapid.T) {
+				k, d, q := key(t), pd.Draw(t, "pd"), qpn.Draw(t, "qpn")
+				va, n := addr.Draw(t, "va")+uint64(rapid.IntRange(0, 20).Draw(t, "off")), rapid.Uint32Range(0, 21).Draw(t, "n")
+				right := qp.Access(1) << rapid.IntRange(0, 4).Draw(t, "right")
+				e := live[k]
+				ok := e != nil && e.region.PD == d && e.region.Access&right == right
+				if ok && e.window {
+					ok = e.bound && e.qpn == q && live[e.parent] != nil
+				}
+				ok = ok && (n == 0 || inside(e, va, n))
+				b, got := m.Remote(d, q, k, va, n, right)
+				require.Equal(t, ok, got, "%#x %+v", k, e)
+				if ok && n != 0 {
+					require.Len(t, b, int(n))
+					require.Same(t, &e.region.Data[va-base(e)], &b[0])
+				}
+			},
+			"": func(t *rapid.T) { require.Equal(t, len(live), m.Len()) },
+		})
+	})
+}
+
+// Memory that is refused is not touched: a WRITE one byte beyond a region in the middle
+// of a larger slice leaves the neighbours alone.
+func TestNeighbours(t *testing.T) {
+	m, err := qp.NewRegions(2)
+	require.NoError(t, err)
+	whole := bytes.Repeat([]byte{0xa5}, 48)
+	key, err := m.Register(qp.Region{Data: whole[16:32], Addr: 16, Access: qp.RemoteWrite})
+	require.NoError(t, err)
+	for va := range uint64(48) {
+		for n := range uint32(48) {
+			b, ok := m.Remote(0, 0, key, va, n, qp.RemoteWrite)
+			require.Equal(t, n == 0 || va >= 16 && va+uint64(n) <= 32, ok)
+			for i := range b[:cap(b)] {
+				b[:cap(b)][i] = 0
+			}
+		}
+	}
+	require.Equal(t, bytes.Repeat([]byte{0xa5}, 16), whole[:16])
+	require.Equal(t, bytes.Repeat([]byte{0xa5}, 16), whole[32:])
+}
+
+// BenchmarkRegions looks keys up, and registers and frees, in tables of two sizes. A
+// lookup indexes an array and a registration takes the head of a list, so that the
+// work is the same; what differs is how much of the table a cache holds.
+func BenchmarkRegions(b *testing.B) {
+	data := make([]byte, 4096)
+	for _, n := range []int{1000, 1000000} {
+		m, err := qp.NewRegions(n + 1)
+		require.NoError(b, err)
+		keys := make([]uint32, n)
+		for i := range keys {
+			keys[i], err = m.Register(qp.Region{Data: data, Addr: 0x1000, Access: qp.RemoteRead})
+			require.NoError(b, err)
+		}
+		for name, spread := range map[string]uint64{"one": 0, "any": 0x9e3779b97f4a7c15} {
+			b.Run(fmt.Sprintf("lookup/%s/of=%d", name, n), func(b *testing.B) {
+				b.ReportAllocs()
+				i := uint64(0)
+				for b.Loop() {
+					i += spread
+					if _, ok := m.Remote(0, 0, keys[(i>>20)%uint64(n)], 0x1000, 64, qp.RemoteRead); !ok {
+						b.Fatal("refused")
+					}
+				}
+			})
+		}
+		b.Run(fmt.Sprintf("register/of=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				key, err := m.Register(qp.Region{Data: data})
+				if err != nil || m.Deregister(key) != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
