@@ -1,0 +1,349 @@
+// Rocecheck judges captures of RoCE networks: which rules were broken, what
+// happened, and the key figures of every connection, as text, as JSON, or as a
+// page with time lines. See usage.go for its help text.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/examples/internal/term"
+	"github.com/roce-go/roce/qp/conform"
+)
+
+// Exit codes.
+const (
+	exitGood  = 0
+	exitWrong = 1 // a rule is broken, or a file is cut short
+	exitUsage = 2 // bad usage, unreadable input, or output that cannot be written
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+type options struct {
+	json, all bool
+	html      string
+	qps       map[uint32]bool
+	cfg       conform.Config
+	files     []string
+}
+
+func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok bool) {
+	fs := flag.NewFlagSet("rocecheck", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	port := uint(frame.Port)
+	var rate, qps string
+	fs.BoolVar(&o.json, "json", false, "")
+	fs.BoolVar(&o.all, "all", false, "")
+	fs.StringVar(&o.html, "html", "", "")
+	fs.StringVar(&qps, "qp", "", "")
+	fs.BoolVar(&o.cfg.Complete, "complete", false, "")
+	fs.UintVar(&port, "port", port, "")
+	fs.StringVar(&rate, "rate", "", "")
+	fs.DurationVar(&o.cfg.MinTimeout, "timeout", 0, "")
+	fs.DurationVar(&o.cfg.MinCNPGap, "cnp-gap", 0, "")
+
+	// Options may stand after files too; what follows "--" are files.
+	var rest []string
+	for i, a := range args {
+		if a == "--" {
+			args, rest = args[:i], args[i+1:]
+			break
+		}
+	}
+	for {
+		if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(stdout, usage)
+			return o, exitGood, false
+		} else if err != nil {
+			fmt.Fprintf(stderr, "rocecheck: %v; rocecheck -h lists the options\n", err)
+			return o, exitUsage, false
+		}
+		if args = fs.Args(); len(args) == 0 {
+			break
+		}
+		o.files = append(o.files, args[0])
+		args = args[1:]
+	}
+	o.files = append(o.files, rest...)
+	o.cfg.UDPPort = uint16(port)
+	bad := func(format string, args ...any) (options, int, bool) {
+		fmt.Fprintf(stderr, "rocecheck: "+format+"\n", args...)
+		return o, exitUsage, false
+	}
+	if len(o.files) == 0 {
+		return bad("no file named; give capture files, or - to read standard input (rocecheck -h explains)")
+	}
+	if port == 0 || port > 0xffff {
+		return bad("-port %d is no UDP port; give 1 to 65535", port)
+	}
+	if o.cfg.MinTimeout < 0 {
+		return bad("-timeout %v is negative; give a duration such as 10ms", o.cfg.MinTimeout)
+	}
+	if rate != "" {
+		v, err := parseRate(rate)
+		if err != nil {
+			return bad("-rate %q is no rate; give bits per second, such as 100G or 25G", rate)
+		}
+		o.cfg.LinkRate = v
+	}
+	if qps != "" {
+		if o.html == "" {
+			return bad("-qp chooses what the page shows; give -html FILE too")
+		}
+		o.qps = map[uint32]bool{}
+		for _, s := range strings.Split(qps, ",") {
+			n, err := strconv.ParseUint(strings.TrimSpace(s), 0, 24)
+			if err != nil {
+				return bad("-qp %q has %q, which is no QP number; give numbers such as 0x11,18", qps, s)
+			}
+			o.qps[uint32(n)] = true
+		}
+	}
+	return o, exitGood, true
+}
+
+// parseRate reads bits per second with an optional K, M, G or T.
+func parseRate(s string) (uint64, error) {
+	mul := 1.0
+	if i := strings.IndexAny(s, "kKmMgGtT"); i >= 0 && i == len(s)-1 {
+		mul = map[byte]float64{'K': 1e3, 'M': 1e6, 'G': 1e9, 'T': 1e12}[strings.ToUpper(s)[i]]
+		s = s[:i]
+	}
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(v > 0 && v*mul <= 1e13) {
+		return 0, strconv.ErrRange
+	}
+	return uint64(v * mul), nil
+}
+
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	o, code, ok := parse(args, stdout, stderr)
+	if !ok {
+		return code
+	}
+	c := newChecker(o, stdout, stderr)
+	for _, name := range o.files {
+		code = max(code, c.file(name, stdin))
+		if c.werr != nil {
+			break
+		}
+	}
+	c.finish()
+	if c.breaches > 0 {
+		code = max(code, exitWrong)
+	}
+	switch {
+	case c.read == 0 && code == exitUsage: // there is nothing to report on
+	case o.json:
+		c.writeTotals()
+	default:
+		c.writeText()
+	}
+	if err := c.out.Flush(); err != nil {
+		c.warn("cannot write the output: %v", err)
+		return exitUsage
+	}
+	if o.html != "" && c.read > 0 {
+		var b bytes.Buffer
+		c.writeHTML(&b)
+		if err := os.WriteFile(o.html, b.Bytes(), 0o666); err != nil {
+			c.warn("cannot write the page: %v", err)
+			return exitUsage
+		}
+	}
+	return code
+}
+
+// checker goes through files and keeps what the report needs.
+type checker struct {
+	options
+	out      *bufio.Writer
+	werr     error
+	stderr   io.Writer
+	progress *term.Progress
+	paint    func(colour, s string) string
+
+	w       *conform.Watcher
+	rec     capture.Record
+	finding conform.Finding
+	spans   []span // files read, by their first frame
+	read    int    // files of which something was read
+
+	breaches, notes, events uint64
+	groups                  map[groupKey]*group
+	order                   []*group
+	ungrouped               uint64 // findings beyond maxGroups
+	flows                   []flowRow
+	moreFlows               int
+	tracks                  *tracks // for the page; nil without
+	first, last             time.Time
+}
+
+// span tells which frames of the watcher are those of a file.
+type span struct {
+	name   string
+	before uint64 // frames before its first
+}
+
+func newChecker(o options, stdout, stderr io.Writer) *checker {
+	c := &checker{options: o, out: bufio.NewWriterSize(stdout, 64<<10), stderr: stderr, groups: map[groupKey]*group{}}
+	if o.html != "" {
+		c.tracks = newTracks()
+	}
+	c.cfg.Closed = c.closed
+	w, err := conform.New(c.cfg)
+	if err != nil {
+		panic(err) // parse has checked all that comes from outside
+	}
+	c.w = w
+	c.paint = func(_, s string) string { return s }
+	if term.Colour(stdout) {
+		c.paint = func(colour, s string) string { return colour + s + term.Reset }
+	}
+	if term.Is(stderr) {
+		c.progress = term.NewProgress(stderr, nil)
+	}
+	return c
+}
+
+func (c *checker) warn(format string, args ...any) {
+	c.progress.Clear()
+	fmt.Fprintf(c.stderr, "rocecheck: "+format+"\n", args...)
+}
+
+// file goes through one file and returns its exit code.
+func (c *checker) file(name string, stdin io.Reader) int {
+	f, err := capture.Open(name, stdin)
+	if err != nil {
+		c.warn("%v", readable(err))
+		return exitUsage
+	}
+	defer f.Close()
+	c.spans = append(c.spans, span{name, c.w.Frames()})
+	code := exitGood
+	badLink, badLinks, timeless := frame.Link(0), 0, 0
+	for {
+		if name == "-" && f.Buffered() == 0 { // a live source may keep us waiting
+			if c.werr = c.out.Flush(); c.werr != nil {
+				return exitUsage
+			}
+		}
+		if err = f.Next(&c.rec); err != nil {
+			break
+		}
+		r := &c.rec
+		if !r.HasTime {
+			timeless++
+		}
+		switch r.Link {
+		case frame.Ethernet, frame.RawIP, frame.RawIPv4, frame.RawIPv6, frame.LinuxSLL, frame.LinuxSLL2:
+		default:
+			badLink, badLinks = r.Link, badLinks+1
+		}
+		if c.first.IsZero() {
+			c.first = r.Time
+		}
+		c.last = r.Time
+		c.w.HandleFrame(r.Time, r.Link, r.Data, r.WireLen)
+		c.drain()
+		if c.tracks != nil {
+			c.tracks.add(c.w, r.Time)
+		}
+		if c.progress != nil && r.Number%1024 == 0 {
+			read, size := f.Progress()
+			c.progress.Update(name, read, size, r.Number, "frames")
+		}
+	}
+	c.progress.Clear()
+	n := c.rec.Number
+	if c.w.Frames() == c.spans[len(c.spans)-1].before {
+		n = 0
+	}
+	c.read++
+	if badLinks > 0 {
+		if badLinks == n {
+			code = exitUsage
+		}
+		c.warn("%s: %d frames skipped: link type %d is not known here; capture on an Ethernet or IP interface, or with -i any",
+			name, badLinks, badLink)
+	}
+	if timeless > 0 {
+		c.warn("%s: %d frames have no time stamp; latencies and time-outs mean nothing", name, timeless)
+	}
+	switch {
+	case err == io.EOF:
+	case errors.Is(err, capture.ErrTruncated):
+		code = exitWrong
+		c.warn("%s: warning: the file ends in the middle of a record, after %d whole ones; is it still being written, or was the copy cut short?", name, n)
+	default:
+		code = exitUsage
+		c.warn("%s: %v; the %d frames before it were read", name, err, n)
+	}
+	return code
+}
+
+// readable adds to an error of Open what to do about it.
+func readable(err error) string {
+	s := err.Error()
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return strings.TrimPrefix(s, "open ") + "; check the path, or give - for standard input"
+	case errors.Is(err, os.ErrPermission):
+		return strings.TrimPrefix(s, "open ") + "; captures are often readable by root alone: change its mode or copy it"
+	case errors.Is(err, capture.ErrTruncated):
+		return s + "; only its header is there"
+	}
+	return s
+}
+
+// finish ends the watch.
+func (c *checker) finish() {
+	c.w.Finish()
+	c.drain()
+	c.sortFlows()
+}
+
+func (c *checker) drain() {
+	for c.w.NextFinding(&c.finding) {
+		f := &c.finding
+		switch f.Severity {
+		case conform.Breach:
+			c.breaches++
+		case conform.Note:
+			c.notes++
+		default:
+			c.events++
+		}
+		if c.json {
+			c.writeFinding(f)
+		}
+		c.group(f)
+		if c.tracks != nil {
+			c.tracks.mark(f)
+		}
+	}
+}
+
+// place returns file and frame number of a frame of the watcher.
+func (c *checker) place(n uint64) (string, uint64) {
+	for i := len(c.spans) - 1; i >= 0; i-- {
+		if s := &c.spans[i]; n > s.before || i == 0 {
+			if n == 0 {
+				return "", 0
+			}
+			return s.name, n - s.before
+		}
+	}
+	return "", n
+}

@@ -1,0 +1,416 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/examples/internal/term"
+	"github.com/roce-go/roce/qp/conform"
+)
+
+// Bounds of what is kept for the report, so that memory does not grow with the
+// capture.
+const (
+	maxGroups = 10000
+	maxFlows  = 10000
+	maxSample = 8
+)
+
+// groupKey gathers the findings of one check in one flow.
+type groupKey struct {
+	check    conform.Check
+	severity conform.Severity
+	src, dst netip.Addr
+	qp       uint32
+}
+
+type group struct {
+	groupKey
+	peerQP uint32
+	n      uint64
+	frames []uint64
+	texts  []string
+	first  time.Time
+}
+
+func (c *checker) group(f *conform.Finding) {
+	k := groupKey{f.Check, f.Severity, f.Src, f.Dst, f.QP}
+	g := c.groups[k]
+	if g == nil {
+		if len(c.groups) >= maxGroups {
+			c.ungrouped++
+			return
+		}
+		g = &group{groupKey: k, first: f.Time}
+		c.groups[k] = g
+		c.order = append(c.order, g)
+	}
+	g.n++
+	g.peerQP = max(g.peerQP, f.PeerQP)
+	if len(g.frames) < maxSample || c.all && len(g.frames) < 100_000 {
+		g.frames = append(g.frames, f.Frame)
+		if len(g.texts) < 3 || c.all {
+			g.texts = append(g.texts, f.String())
+		}
+	}
+}
+
+// figures are what a report shows of a histogram.
+type figures struct {
+	n                   uint64
+	min, mean, max      time.Duration
+	p50, p90, p99, p999 time.Duration
+}
+
+func figuresOf(h *conform.Histogram) figures {
+	return figures{h.Count(), h.Min(), h.Mean(), h.Max(), h.Quantile(500), h.Quantile(900), h.Quantile(990), h.Quantile(999)}
+}
+
+func (f *figures) json() jsonHistogram {
+	return jsonHistogram{f.n, int64(f.min), int64(f.mean), int64(f.max), int64(f.p50), int64(f.p90), int64(f.p99), int64(f.p999)}
+}
+
+// flowRow is what is kept of a flow that the watcher has closed.
+type flowRow struct {
+	src, dst            netip.Addr
+	qp, peerQP          uint32
+	service             bth.Service
+	mtu                 int
+	counters            conform.Counters
+	latency, completion figures
+}
+
+func (c *checker) closed(f *conform.Flow) {
+	if f.Frames == 0 {
+		return // opened by connection management, and never used
+	}
+	row := flowRow{f.Src, f.Dst, f.QP, f.PeerQP, f.Service, f.MTU, *f.Counters, figuresOf(f.Latency), figuresOf(f.Completion)}
+	if len(c.flows) < maxFlows {
+		c.flows = append(c.flows, row)
+	} else {
+		c.moreFlows++
+	}
+}
+
+// sortFlows puts the two directions of a connection together, in the order of
+// their first frames.
+func (c *checker) sortFlows() {
+	slices.SortStableFunc(c.flows, func(a, b flowRow) int { return cmp.Compare(a.counters.First, b.counters.First) })
+	done := make([]bool, len(c.flows))
+	type end struct {
+		src, dst netip.Addr
+		qp       uint32
+	}
+	at := map[end][]int{}
+	for i, f := range c.flows {
+		k := end{f.src, f.dst, f.qp}
+		at[k] = append(at[k], i)
+	}
+	out := make([]flowRow, 0, len(c.flows))
+	for i, f := range c.flows {
+		if done[i] {
+			continue
+		}
+		done[i] = true
+		out = append(out, f)
+		if f.peerQP == 0 {
+			continue
+		}
+		for _, j := range at[end{f.dst, f.src, f.peerQP}] {
+			if !done[j] && c.flows[j].peerQP == f.qp {
+				done[j] = true
+				out = append(out, c.flows[j])
+				break
+			}
+		}
+	}
+	c.flows = out
+}
+
+// writeText writes the report for a person, worst first.
+func (c *checker) writeText() {
+	total := c.w.Total()
+	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }
+
+	p("%s\n", c.paint(c.verdictColour(), c.verdict()))
+	p("%d frames, %d of them RoCE, %d flows, %s\n", c.w.Frames(), c.w.RoCEFrames(), len(c.flows)+c.moreFlows, span1(c.last.Sub(c.first)))
+	if c.w.RoCEFrames() == 0 {
+		p("\nNo RoCE packet was found. RoCE v2 is UDP to port 4791 (-port says another), v1 is Ethertype 0x8915.\n")
+		return
+	}
+	if total.ICRCUnchecked > 0 {
+		p("%d packets are cut short by the snapshot length: their ICRC is unchecked.\n", total.ICRCUnchecked)
+	}
+	if total.CaptureLost > 0 {
+		p("The capture lost at least %d packets, which were acknowledged and never seen.\n", total.CaptureLost)
+	}
+	if n := c.w.Evicted(); n > 0 {
+		p("%d flows were closed early to bound memory.\n", n)
+	}
+
+	for _, sev := range []conform.Severity{conform.Breach, conform.Note, conform.Event} {
+		groups := c.ranked(sev)
+		if len(groups) == 0 {
+			continue
+		}
+		head := map[conform.Severity]string{conform.Breach: "Broken rules", conform.Note: "Notes", conform.Event: "Events"}[sev]
+		p("\n%s\n", c.paint(colourOf(sev), head))
+		limit := 40
+		for i, g := range groups {
+			if i == limit && !c.all {
+				p("  ... and %d kinds more (-all lists them)\n", len(groups)-limit)
+				break
+			}
+			p("  %s  %s  %d x  %s%s\n", c.paint(colourOf(sev), pad(g.check.Rule().String(), 10)), pad(g.check.String(), 18), g.n, c.where(g), c.framesOf(g))
+			texts := g.texts
+			if sev == conform.Event && !c.all {
+				texts = texts[:min(1, len(texts))]
+			}
+			for j, t := range texts {
+				p("      %s\n", t)
+				if j == 2 && !c.all {
+					break
+				}
+			}
+		}
+		if c.ungrouped > 0 && sev == conform.Event {
+			p("  ... and %d findings in other flows\n", c.ungrouped)
+		}
+	}
+	if advice := c.advice(); len(advice) > 0 {
+		p("\nWhat to look at\n")
+		for _, a := range advice {
+			p("  - %s\n", a)
+		}
+	}
+	c.writeFlows()
+	c.writeKeyFigures(&total)
+}
+
+func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-len(s))) }
+
+func (c *checker) verdict() string {
+	if c.breaches == 0 {
+		return "No rule is broken."
+	}
+	rules := map[conform.Rule]bool{}
+	for _, g := range c.order {
+		if g.severity == conform.Breach {
+			rules[g.check.Rule()] = true
+		}
+	}
+	return fmt.Sprintf("%s broken, %s.", count(uint64(len(rules)), "rule is", "rules are"), count(c.breaches, "time", "times"))
+}
+
+func (c *checker) verdictColour() string {
+	if c.breaches > 0 {
+		return term.Red
+	}
+	return term.Green
+}
+
+func colourOf(s conform.Severity) string {
+	switch s {
+	case conform.Breach:
+		return term.Red
+	case conform.Note:
+		return term.Yellow
+	}
+	return term.Cyan
+}
+
+func count(n uint64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// ranked returns the groups of a severity: those that matter most, then those
+// that are most frequent, first.
+func (c *checker) ranked(sev conform.Severity) []*group {
+	var out []*group
+	for _, g := range c.order {
+		if g.severity == sev {
+			out = append(out, g)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *group) int {
+		return cmp.Or(cmp.Compare(weight(b.check.Rule()), weight(a.check.Rule())), cmp.Compare(b.n, a.n))
+	})
+	return out
+}
+
+// where names the flow of a group.
+func (c *checker) where(g *group) string {
+	if !g.src.IsValid() {
+		return ""
+	}
+	return fmt.Sprintf("%v -> %v QP %s", g.src, g.dst, hex(g.qp))
+}
+
+// framesOf lists the first frames of a group.
+func (c *checker) framesOf(g *group) string {
+	var b strings.Builder
+	file := ""
+	shown := 0
+	for _, n := range g.frames {
+		name, n := c.place(n)
+		if n == 0 {
+			continue
+		}
+		switch {
+		case shown == 0 && len(c.spans) > 1:
+			fmt.Fprintf(&b, "  %s frame %d", name, n)
+		case shown == 0:
+			fmt.Fprintf(&b, "  frame %d", n)
+		case name != file:
+			fmt.Fprintf(&b, ", %s frame %d", name, n)
+		default:
+			fmt.Fprintf(&b, ", %d", n)
+		}
+		file = name
+		shown++
+	}
+	if uint64(len(g.frames)) < g.n {
+		b.WriteString(", ...")
+	}
+	if shown == 0 {
+		return "  (at the end)"
+	}
+	return b.String()
+}
+
+// writeFlows writes the table of flows.
+func (c *checker) writeFlows() {
+	rows := [][]string{{"flow", "QP", "svc", "MTU", "frames", "data", "resent", "gaps", "dup", "NAK", "RNR", "CNP", "CE", "msgs", "done", "p50", "p99", "p999", "goodput", "eff"}}
+	for i := range c.flows {
+		if i == 200 && !c.all {
+			break
+		}
+		f := &c.flows[i]
+		k := &f.counters
+		lat := func(d time.Duration) string {
+			if f.latency.n == 0 {
+				return "-"
+			}
+			return short(d)
+		}
+		mtu := "-"
+		if f.mtu != 0 {
+			mtu = fmt.Sprint(f.mtu)
+		}
+		rows = append(rows, []string{fmt.Sprintf("%v>%v", f.src, f.dst), hex(f.qp), f.service.String(), mtu,
+			fmt.Sprint(k.Frames), fmt.Sprint(k.DataFrames), fmt.Sprint(k.Retransmitted), fmt.Sprint(k.SequenceError), fmt.Sprint(k.Duplicates),
+			fmt.Sprint(k.Naks), fmt.Sprint(k.RNRs), fmt.Sprint(k.CNPs), fmt.Sprint(k.CE), fmt.Sprint(k.MessagesTx), fmt.Sprint(k.MessagesDone),
+			lat(f.latency.p50), lat(f.latency.p99), lat(f.latency.p999), rate(k.Goodput()), fmt.Sprintf("%.0f%%", 100*k.PayloadEfficiency())})
+	}
+	widths := make([]int, len(rows[0]))
+	for _, r := range rows {
+		for i, s := range r {
+			widths[i] = max(widths[i], len([]rune(s)))
+		}
+	}
+	fmt.Fprintf(c.out, "\nFlows (packets to a QP; the other direction of a connection stands below it)\n")
+	for n, r := range rows {
+		var b strings.Builder
+		b.WriteString(" ")
+		for i, s := range r {
+			space := strings.Repeat(" ", widths[i]-len([]rune(s)))
+			if i < 4 {
+				b.WriteString(" " + s + space)
+			} else {
+				b.WriteString(" " + space + s)
+			}
+		}
+		l := strings.TrimRight(b.String(), " ")
+		if n == 0 {
+			l = c.paint(term.Dim, l)
+		}
+		fmt.Fprintln(c.out, l)
+	}
+	if n := len(c.flows) + c.moreFlows - (len(rows) - 1); n > 0 {
+		fmt.Fprintf(c.out, "  ... and %d flows more\n", n)
+	}
+}
+
+func (c *checker) writeKeyFigures(t *conform.Counters) {
+	fmt.Fprintf(c.out, "\nKey figures of all flows\n")
+	for _, r := range c.keyFigures(t) {
+		fmt.Fprintf(c.out, "  %s %s\n", pad(r[0], 20), r[1])
+	}
+}
+
+// keyFigures returns names and values.
+func (c *checker) keyFigures(t *conform.Counters) [][2]string {
+	out := [][2]string{
+		{"data frames", fmt.Sprintf("%d, %d bytes of payload, %.1f %% of the bytes on the wire", t.DataFrames, t.GoodBytes, 100*t.PayloadEfficiency())},
+		{"goodput", rate(t.Goodput()) + "b/s over " + span1(t.Duration())},
+		{"retransmitted", fmt.Sprintf("%d (%.3f %%), out of order %d, copies %d, gaps %d", t.Retransmitted, 100*t.RetransmissionShare(), t.OutOfOrder, t.Duplicates, t.SequenceError)},
+		{"answers", fmt.Sprintf("%d acknowledgements, %d NAKs (%d sequence errors), %d RNR NAKs (%s waited)", t.Acks, t.Naks, t.NakSequence, t.RNRs, short(t.RNRWait))},
+		{"messages", fmt.Sprintf("%d sent, %d acknowledged, %d failed", t.MessagesTx, t.MessagesDone, t.MessagesFail)},
+		{"congestion", fmt.Sprintf("%d CE marks, %d CNPs (%.1f a second)", t.CE, t.CNPs, t.CNPRate())},
+	}
+	if f := figuresOf(c.w.Latency()); f.n > 0 {
+		out = append(out, [2]string{"latency", fmt.Sprintf("min %s, avg %s, p50 %s, p99 %s, p999 %s, max %s", short(f.min), short(f.mean), short(f.p50), short(f.p99), short(f.p999), short(f.max))})
+	}
+	if f := figuresOf(c.w.Completion()); f.n > 0 {
+		out = append(out, [2]string{"flow completion", fmt.Sprintf("min %s, avg %s, p50 %s, p99 %s, p999 %s, max %s", short(f.min), short(f.mean), short(f.p50), short(f.p99), short(f.p999), short(f.max))})
+	}
+	for prio := range 8 {
+		if p := c.w.Pauses(prio); p.Frames+p.Resume > 0 {
+			out = append(out, [2]string{fmt.Sprintf("pauses, priority %d", prio), fmt.Sprintf("%d frames, %d resumes, %s stopped", p.Frames, p.Resume, short(p.Time))})
+		}
+	}
+	if t.ICRCBad+t.Invalid > 0 {
+		out = append(out, [2]string{"dropped by receivers", fmt.Sprintf("%d with a bad ICRC, %d malformed", t.ICRCBad, t.Invalid)})
+	}
+	return out
+}
+
+// short writes a duration with three digits.
+func short(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "-"
+	case d < time.Microsecond:
+		return fmt.Sprintf("%dns", d)
+	case d < time.Millisecond:
+		return digits(float64(d)/1e3) + "us"
+	case d < time.Second:
+		return digits(float64(d)/1e6) + "ms"
+	}
+	return digits(float64(d)/1e9) + "s"
+}
+
+func digits(v float64) string {
+	switch {
+	case v < 9.995:
+		return fmt.Sprintf("%.2f", v)
+	case v < 99.95:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+func span1(d time.Duration) string { return short(d) }
+
+// rate writes bits per second with a letter.
+func rate(v float64) string {
+	switch {
+	case v <= 0:
+		return "-"
+	case v < 1e3:
+		return digits(v)
+	case v < 1e6:
+		return digits(v/1e3) + "k"
+	case v < 1e9:
+		return digits(v/1e6) + "M"
+	}
+	return digits(v/1e9) + "G"
+}

@@ -1,0 +1,56 @@
+package main
+
+const usage = `usage: rocecheck [-json] [-html FILE] [options] FILE...
+
+Judges the RoCE traffic in pcap and pcapng files, gzip'ed or not: which rules of
+the transport and the wire format the devices broke, what happened (losses,
+retransmissions, NAKs, RNR, time-outs, duplicates), and the key figures of every
+connection. Several files are parts of one capture, in the order given. FILE - is
+standard input.
+
+  -json          print JSON instead of text: one object a line (see below)
+  -html FILE     also write a page with the time lines of the worst connections;
+                 it needs nothing from the network
+  -qp N[,N...]   show these QP numbers on the page instead of the worst
+  -all           list every event, not only the first of a kind
+  -complete      the capture has every connection from its first packet, both
+                 directions, and lost nothing: what is else a doubt is a breach
+  -port N        UDP destination port of RoCE v2 (default 4791)
+  -rate R        link rate, such as 100G, that turns pause quanta into time
+  -timeout D     shortest acknowledgement time-out in use (default 10ms); what is
+                 sent again sooner was not sent again by a timer
+  -cnp-gap D     least time between CNPs of a flow (default 4us)
+  -h             this text
+
+A breach is a broken rule. A note is a deviation that harms nobody who keeps the
+rules, or one that a loss by the capture would explain. An event is what a
+working network does too.
+
+A JSON line has a type. "finding": severity, rule, check, file, frame (0 for what
+only the end shows), earlier (a frame that it depends on), time, src, dst, qp,
+peer_qp, psn, text. "flow", one for each direction: src, dst, qp, peer_qp,
+service, mtu, and the metrics, durations in nanoseconds. "pause": priority,
+frames, resume, time. "total": files, frames, roce_frames, breaches, notes,
+events, and the metrics of all flows. QP numbers are "0x..." strings.
+
+Metrics have the names of the Open Traffic Generator's RoCE v2 metrics where it
+has one: data_frames, data_frames_retransmitted, frame_sequence_error, ack, nak,
+cnp, ecn_ce, message_tx, message_complete, message_fail. A data frame is any but
+Acknowledge and CNP. Latency is from a request (its last packet that asked for an
+acknowledgement) to what acknowledges it; completion time from the first packet
+of the message. Percentiles are at most 1/32 too long.
+
+Exit code: 0 no rule is broken; 1 a rule is broken, or a file ends in the middle
+of a record; 2 bad usage, unreadable input, or output that cannot be written.
+
+Examples:
+
+  what is wrong in this network?
+      rocecheck trace.pcapng
+  for a person to look at
+      rocecheck -html trace.html trace.pcap.gz
+  which rules were broken, with jq
+      rocecheck -json trace.pcap | jq -c 'select(.severity == "breach")'
+  live, from a Linux host, until Ctrl-C ends tcpdump
+      tcpdump -i eth0 -U -w - udp port 4791 | rocecheck -
+`
