@@ -94,7 +94,8 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 	m := mask &^ AttrState
 	e := AttrError{From: from, To: to, Missing: r.need &^ m, Extra: m &^ (r.need | r.may), Range: a.outOfRange(m, int(q.req.rdCap), len(q.resp.res))}
 	if e.Missing|e.Extra|e.Range != 0 {
-		return &e
+		err := e // e itself stays off the heap
+		return &err
 	}
 	q.req.clock.at(now)
 	q.attr.set(a, m)
