@@ -133,6 +133,20 @@ func TestFoundDuplicateOfWithdrawnRead(t *testing.T) {
 
 	r, regs, key = foundResponder(t)
 	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(10, key)))
+	for range 2 {
+		require.True(t, r.NextPacket(&out))
+	}
+	require.Equal(t, qp.Duplicate, r.HandlePacket(foundRead(10, key)))
+	require.True(t, r.NextPacket(&out))
+	require.NoError(t, regs.Deregister(key)) // in the middle of the second answer
+	require.True(t, r.NextPacket(&out))
+	require.EqualValues(t, 11, out.Packet.PSN)
+	require.Equal(t, aeth.NakSyndrome(aeth.NakRemoteAccessError), out.Packet.AETH.Syndrome)
+	require.False(t, r.NextPacket(&out))
+	require.False(t, r.Err())
+
+	r, regs, key = foundResponder(t)
+	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(10, key)))
 	require.True(t, r.NextPacket(&out))
 	require.NoError(t, regs.Deregister(key))
 	require.True(t, r.NextPacket(&out))

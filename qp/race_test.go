@@ -1,0 +1,5 @@
+//go:build race
+
+package qp_test
+
+func init() { raceEnabled = true }
