@@ -24,6 +24,10 @@ type ConnConfig struct {
 	// RetryForever reads the 7 as for ever, as the Linux driver does.
 	RetryForever bool
 
+	// NoNeighbors leaves the hosts to find each other's hardware addresses by ARP
+	// or neighbour discovery, where Attr also clears them. It takes bytes.
+	NoNeighbors bool
+
 	// QP and Attr, where not nil, change what was made of the above, for queue
 	// pair 0 on the first host or 1 on the second.
 	QP   func(i int, c *softnic.QPConfig)
@@ -75,7 +79,7 @@ func (n *Network) ConnectQPs(a, b *Host, cfg ConnConfig) (qa, qb *softnic.QP, er
 			return nil, nil, err
 		}
 	}
-	if !a.neighbors[b] {
+	if !a.neighbors[b] && !cfg.NoNeighbors {
 		a.neighbors[b], b.neighbors[a] = true, true
 		a.meet(b)
 		b.meet(a)

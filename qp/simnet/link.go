@@ -191,7 +191,7 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 		}
 		x[0].out, x[1].in = d, d
 		if sw := x[0].sw; sw != nil {
-			d.q = newEgress(sw)
+			d.q = newEgress(d, sw)
 		}
 		n.dirs = append(n.dirs, d)
 	}

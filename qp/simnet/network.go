@@ -65,6 +65,7 @@ type Network struct {
 	switches []*Switch
 	links    []*Link
 	dirs     []*Direction
+	swPorts  []*swPort
 	names    map[string]bool
 
 	packets []*packet // all there are
@@ -168,7 +169,9 @@ func (n *Network) RunUntilIdle(limit time.Duration) (idle bool, err error) {
 }
 
 func (n *Network) run(end int64) error {
-	n.route()
+	if err := n.route(); err != nil {
+		return err
+	}
 	n.stopped = false
 	for _, h := range n.hosts {
 		h.Wake()

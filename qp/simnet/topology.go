@@ -1,0 +1,159 @@
+package simnet
+
+import (
+	"fmt"
+	"time"
+)
+
+// Topology says of what kind the parts of a ready-made network are.
+type Topology struct {
+	Network Config
+	Host    HostConfig // Name, Addr and LineRate are filled in
+	Switch  SwitchConfig
+	Rate    uint64        // of host links, bits per second; 0 means 100 Gb/s
+	Core    uint64        // of links between switches; 0 means Rate
+	Delay   time.Duration // of each link; 0 means 1 us
+}
+
+// Fabric is a network that was made from a Topology.
+type Fabric struct {
+	*Network
+	// Bottleneck is the direction that congestion is expected at: of a dumbbell
+	// the one from left to right, of a star the one to the first host; else nil.
+	Bottleneck *Direction
+}
+
+func (t *Topology) build() *Fabric {
+	if t.Rate == 0 {
+		t.Rate = 100e9
+	}
+	if t.Core == 0 {
+		t.Core = t.Rate
+	}
+	if t.Delay == 0 {
+		t.Delay = time.Microsecond
+	}
+	return &Fabric{Network: New(t.Network)}
+}
+
+// hosts adds n hosts to a switch.
+func (t *Topology) hosts(f *Fabric, s *Switch, n int, name string) error {
+	for i := range n {
+		c := t.Host
+		c.Name, c.LineRate = fmt.Sprintf("%s%d", name, i), t.Rate
+		h, err := f.AddHost(c)
+		if err != nil {
+			return err
+		}
+		if _, err := f.Connect(h, s, LinkConfig{Rate: t.Rate, Delay: t.Delay}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *Topology) switches(f *Fabric, n int, name string) ([]*Switch, error) {
+	var out []*Switch
+	for i := range n {
+		c := t.Switch
+		c.Name = fmt.Sprintf("%s%d", name, i)
+		s, err := f.AddSwitch(c)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// Star is n hosts on one switch, h0 to h(n-1): incast when all send to one.
+func (t Topology) Star(n int) (*Fabric, error) {
+	f := t.build()
+	s, err := t.switches(f, 1, "s")
+	if err == nil {
+		err = t.hosts(f, s[0], n, "h")
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.Bottleneck = s[0].ports[0].end.out
+	return f, nil
+}
+
+// Dumbbell is n hosts on one switch, l0 to l(n-1), and n on another, r0 to
+// r(n-1), with one link between the switches. Hosts has those on the left first.
+func (t Topology) Dumbbell(n int) (*Fabric, error) {
+	f := t.build()
+	s, err := t.switches(f, 2, "s")
+	if err != nil {
+		return nil, err
+	}
+	l, err := f.Connect(s[0], s[1], LinkConfig{Rate: t.Core, Delay: t.Delay})
+	if err != nil {
+		return nil, err
+	}
+	f.Bottleneck = l.AB()
+	for i, name := range []string{"l", "r"} {
+		if err := t.hosts(f, s[i], n, name); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// Clos is a tree of two tiers: every leaf is linked to every spine, and has so
+// many hosts. Switches has the leaves first; host k of leaf j is Hosts[j*perLeaf+k]
+// and is called by both numbers.
+func (t Topology) Clos(leaves, spines, perLeaf int) (*Fabric, error) {
+	f := t.build()
+	l, err := t.switches(f, leaves, "leaf")
+	if err != nil {
+		return nil, err
+	}
+	s, err := t.switches(f, spines, "spine")
+	if err != nil {
+		return nil, err
+	}
+	for j, leaf := range l {
+		if err := t.hosts(f, leaf, perLeaf, fmt.Sprintf("h%d.", j)); err != nil {
+			return nil, err
+		}
+		for _, spine := range s {
+			if _, err := f.Connect(leaf, spine, LinkConfig{Rate: t.Core, Delay: t.Delay}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return f, nil
+}
+
+// Ring is n switches in a circle, each with so many hosts. All packets go round
+// one way, which PFC makes prone to deadlock.
+func (t Topology) Ring(n, perSwitch int) (*Fabric, error) {
+	f := t.build()
+	s, err := t.switches(f, n, "s")
+	if err != nil {
+		return nil, err
+	}
+	next := make([]*Direction, n)
+	for i := range s {
+		if err := t.hosts(f, s[i], perSwitch, fmt.Sprintf("h%d.", i)); err != nil {
+			return nil, err
+		}
+		l, err := f.Connect(s[i], s[(i+1)%n], LinkConfig{Rate: t.Core, Delay: t.Delay})
+		if err != nil {
+			return nil, err
+		}
+		next[i] = l.AB()
+	}
+	for i := range s {
+		for k, h := range f.hosts {
+			if k/perSwitch != i {
+				if err := s[i].SetRoute(h, next[i]); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return f, nil
+}
