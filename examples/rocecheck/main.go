@@ -31,11 +31,11 @@ const (
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 type options struct {
-	json, all bool
-	html      string
-	qps       map[uint32]bool
-	cfg       conform.Config
-	files     []string
+	json, all, join bool
+	html            string
+	qps             map[uint32]bool
+	cfg             conform.Config
+	files           []string
 }
 
 func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok bool) {
@@ -45,6 +45,7 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	var rate, qps string
 	fs.BoolVar(&o.json, "json", false, "")
 	fs.BoolVar(&o.all, "all", false, "")
+	fs.BoolVar(&o.join, "join", false, "")
 	fs.StringVar(&o.html, "html", "", "")
 	fs.StringVar(&qps, "qp", "", "")
 	fs.BoolVar(&o.cfg.Complete, "complete", false, "")
@@ -83,6 +84,9 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	}
 	if len(o.files) == 0 {
 		return bad("no file named; give capture files, or - to read standard input (rocecheck -h explains)")
+	}
+	if o.html != "" && len(o.files) > 1 && !o.join {
+		return bad("-html makes one page; give one file, or -join if the files are parts of one capture")
 	}
 	if port == 0 || port > 0xffff {
 		return bad("-port %d is no UDP port; give 1 to 65535", port)
@@ -132,32 +136,59 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if !ok {
 		return code
 	}
-	c := newChecker(o, stdout, stderr)
-	for _, name := range o.files {
-		code = max(code, c.file(name, stdin))
+	captures := [][]string{o.files}
+	if !o.join {
+		captures = nil
+		for _, name := range o.files {
+			captures = append(captures, []string{name})
+		}
+	}
+	out := bufio.NewWriterSize(stdout, 64<<10)
+	for i, files := range captures {
+		c := newChecker(o, files, out, stdout, stderr)
+		if len(captures) > 1 && !o.json {
+			if i > 0 {
+				fmt.Fprintln(out)
+			}
+			fmt.Fprintf(out, "%s:\n", files[0])
+		}
+		code = max(code, c.capture(stdin))
 		if c.werr != nil {
 			break
+		}
+	}
+	if err := out.Flush(); err != nil {
+		fmt.Fprintf(stderr, "rocecheck: cannot write the output: %v\n", err)
+		return exitUsage
+	}
+	return code
+}
+
+// capture goes through one capture and reports on it.
+func (c *checker) capture(stdin io.Reader) int {
+	code := exitGood
+	for _, name := range c.files {
+		code = max(code, c.file(name, stdin))
+		if c.werr != nil {
+			return exitUsage
 		}
 	}
 	c.finish()
 	if c.breaches > 0 {
 		code = max(code, exitWrong)
 	}
-	switch {
-	case c.read == 0 && code == exitUsage: // there is nothing to report on
-	case o.json:
+	if c.read == 0 {
+		return code
+	}
+	if c.json {
 		c.writeTotals()
-	default:
+	} else {
 		c.writeText()
 	}
-	if err := c.out.Flush(); err != nil {
-		c.warn("cannot write the output: %v", err)
-		return exitUsage
-	}
-	if o.html != "" && c.read > 0 {
+	if c.html != "" {
 		var b bytes.Buffer
 		c.writeHTML(&b)
-		if err := os.WriteFile(o.html, b.Bytes(), 0o666); err != nil {
+		if err := os.WriteFile(c.html, b.Bytes(), 0o666); err != nil {
 			c.warn("cannot write the page: %v", err)
 			return exitUsage
 		}
@@ -196,8 +227,9 @@ type span struct {
 	before uint64 // frames before its first
 }
 
-func newChecker(o options, stdout, stderr io.Writer) *checker {
-	c := &checker{options: o, out: bufio.NewWriterSize(stdout, 64<<10), stderr: stderr, groups: map[groupKey]*group{}}
+func newChecker(o options, files []string, out *bufio.Writer, stdout, stderr io.Writer) *checker {
+	o.files = files
+	c := &checker{options: o, out: out, stderr: stderr, groups: map[groupKey]*group{}}
 	if o.html != "" {
 		c.tracks = newTracks()
 	}
@@ -329,9 +361,6 @@ func (c *checker) drain() {
 			c.writeFinding(f)
 		}
 		c.group(f)
-		if c.tracks != nil {
-			c.tracks.mark(f)
-		}
 	}
 }
 

@@ -83,13 +83,17 @@ type flowRow struct {
 	mtu                 int
 	counters            conform.Counters
 	latency, completion figures
+	track               *track // for the page, where it was followed
 }
 
 func (c *checker) closed(f *conform.Flow) {
 	if f.Frames == 0 {
 		return // opened by connection management, and never used
 	}
-	row := flowRow{f.Src, f.Dst, f.QP, f.PeerQP, f.Service, f.MTU, *f.Counters, figuresOf(f.Latency), figuresOf(f.Completion)}
+	row := flowRow{f.Src, f.Dst, f.QP, f.PeerQP, f.Service, f.MTU, *f.Counters, figuresOf(f.Latency), figuresOf(f.Completion), nil}
+	if c.tracks != nil {
+		row.track = c.tracks.take(f.ID)
+	}
 	if len(c.flows) < maxFlows {
 		c.flows = append(c.flows, row)
 	} else {
@@ -138,7 +142,7 @@ func (c *checker) writeText() {
 	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }
 
 	p("%s\n", c.paint(c.verdictColour(), c.verdict()))
-	p("%d frames, %d of them RoCE, %d flows, %s\n", c.w.Frames(), c.w.RoCEFrames(), len(c.flows)+c.moreFlows, span1(c.last.Sub(c.first)))
+	p("%d frames, %d of them RoCE, %d flows, %s\n", c.w.Frames(), c.w.RoCEFrames(), len(c.flows)+c.moreFlows, short(c.last.Sub(c.first)))
 	if c.w.RoCEFrames() == 0 {
 		p("\nNo RoCE packet was found. RoCE v2 is UDP to port 4791 (-port says another), v1 is Ethertype 0x8915.\n")
 		return
@@ -196,7 +200,12 @@ func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-len(s
 
 func (c *checker) verdict() string {
 	if c.breaches == 0 {
-		return "No rule is broken."
+		total := c.w.Total()
+		if total.Retransmitted == 0 {
+			return "No rule is broken."
+		}
+		return fmt.Sprintf("No rule is broken. %s of %s sent again.",
+			digits(100*total.RetransmissionShare())+" %", count(total.DataFrames, "data frame was", "data frames were"))
 	}
 	rules := map[conform.Rule]bool{}
 	for _, g := range c.order {
@@ -350,7 +359,7 @@ func (c *checker) writeKeyFigures(t *conform.Counters) {
 func (c *checker) keyFigures(t *conform.Counters) [][2]string {
 	out := [][2]string{
 		{"data frames", fmt.Sprintf("%d, %d bytes of payload, %.1f %% of the bytes on the wire", t.DataFrames, t.GoodBytes, 100*t.PayloadEfficiency())},
-		{"goodput", rate(t.Goodput()) + "b/s over " + span1(t.Duration())},
+		{"goodput", rate(t.Goodput()) + "b/s over " + short(t.Duration())},
 		{"retransmitted", fmt.Sprintf("%d (%.3f %%), out of order %d, copies %d, gaps %d", t.Retransmitted, 100*t.RetransmissionShare(), t.OutOfOrder, t.Duplicates, t.SequenceError)},
 		{"answers", fmt.Sprintf("%d acknowledgements, %d NAKs (%d sequence errors), %d RNR NAKs (%s waited)", t.Acks, t.Naks, t.NakSequence, t.RNRs, short(t.RNRWait))},
 		{"messages", fmt.Sprintf("%d sent, %d acknowledged, %d failed", t.MessagesTx, t.MessagesDone, t.MessagesFail)},
@@ -397,8 +406,6 @@ func digits(v float64) string {
 	}
 	return fmt.Sprintf("%.0f", v)
 }
-
-func span1(d time.Duration) string { return short(d) }
 
 // rate writes bits per second with a letter.
 func rate(v float64) string {

@@ -5,13 +5,13 @@ const usage = `usage: rocecheck [-json] [-html FILE] [options] FILE...
 Judges the RoCE traffic in pcap and pcapng files, gzip'ed or not: which rules of
 the transport and the wire format the devices broke, what happened (losses,
 retransmissions, NAKs, RNR, time-outs, duplicates), and the key figures of every
-connection. Several files are parts of one capture, in the order given. FILE - is
-standard input.
+connection. Each file is judged for itself. FILE - is standard input.
 
   -json          print JSON instead of text: one object a line (see below)
   -html FILE     also write a page with the time lines of the worst connections;
                  it needs nothing from the network
   -qp N[,N...]   show these QP numbers on the page instead of the worst
+  -join          the files are parts of one capture, in the order given
   -all           list every event, not only the first of a kind
   -complete      the capture has every connection from its first packet, both
                  directions, and lost nothing: what is else a doubt is a breach
@@ -49,6 +49,8 @@ Examples:
       rocecheck trace.pcapng
   for a person to look at
       rocecheck -html trace.html trace.pcap.gz
+  a capture that tcpdump -C has cut in parts
+      rocecheck -join trace.pcap trace.pcap1 trace.pcap2
   which rules were broken, with jq
       rocecheck -json trace.pcap | jq -c 'select(.severity == "breach")'
   live, from a Linux host, until Ctrl-C ends tcpdump

@@ -2,6 +2,7 @@ package conform
 
 import (
 	"encoding/binary"
+	"time"
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
@@ -14,6 +15,9 @@ func (w *Watcher) common(s *stream) bool {
 	p := &w.f.Packet
 	ok := true
 	if p.Opcode != bth.CNP {
+		if s.serviceKnown && s.service.Service() != p.Opcode.Service() && s.Frames > 1 && w.now-s.before > int64(time.Second) {
+			w.forget(s)
+		}
 		if !s.serviceKnown {
 			s.service, s.serviceKnown = p.Opcode, true
 		} else if s.service.Service() != p.Opcode.Service() && s.qp > 1 {

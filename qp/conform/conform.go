@@ -61,6 +61,10 @@ type Config struct {
 	// Reorder is how far the capture may have put frames of the two directions in
 	// the wrong order; 0 means 50 µs.
 	Reorder time.Duration
+	// Idle is how long a connection may be silent before its QP numbers may belong
+	// to another; 0 means 10 s. It is to be above the longest acknowledgement
+	// time-out in use.
+	Idle time.Duration
 	// MinCNPGap is the least time between CNPs of a flow; 0 means 4 µs, the
 	// least that the NVIDIA preset of DCQCN sends; below 0 nothing is checked.
 	MinCNPGap time.Duration
@@ -149,9 +153,10 @@ func New(cfg Config) (*Watcher, error) {
 	}
 	set(&cfg.MinTimeout, 10*time.Millisecond)
 	set(&cfg.Reorder, 50*time.Microsecond)
+	set(&cfg.Idle, 10*time.Second)
 	set(&cfg.MinCNPGap, 4*time.Microsecond)
 	if cfg.MaxFlows < 4 || cfg.Window < 16 || cfg.Window > 1<<20 || bits.OnesCount(uint(cfg.Window)) != 1 ||
-		cfg.MinTimeout < 0 || cfg.Reorder < 0 {
+		cfg.MinTimeout < 0 || cfg.Reorder < 0 || cfg.Idle < 0 {
 		return nil, ErrConfig
 	}
 	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort}, index: make(map[key]int32), oldest: -1, newest: -1}
@@ -347,6 +352,7 @@ func (w *Watcher) judge(s *stream) {
 		s.PayloadBytes += uint64(payload)
 		if w.f.ECN() == frame.CE {
 			s.CE++
+			s.marks++
 			w.seen.CE = true
 			if s.firstCE == 0 {
 				s.firstCE, s.firstCEFrame = w.now, w.frames

@@ -33,6 +33,7 @@ type stream struct {
 	once         [2]uint64 // checks that are reported once
 	peerQP       uint32    // QP of the sender, kept when the other direction is closed
 	finished     bool
+	before       int64 // when either direction had a frame before this one
 	pkey         uint16
 	pkeyKnown    bool
 	sport        uint16
@@ -40,6 +41,7 @@ type stream struct {
 	mtu          int
 	mtuFirm      bool
 	lastCNP      int64
+	marks        uint64 // CE marks since
 	firstCE      int64
 	firstCEFrame uint64
 	lastFrame    uint64
@@ -58,14 +60,25 @@ const (
 // stream finds or makes the flow of w.f, and makes it the newest.
 func (w *Watcher) stream() *stream {
 	k := key{unmapped(w.f.Src), unmapped(w.f.Dst), w.f.Packet.DestQP, w.f.Net == frame.GRH}
+	var s *stream
 	if i := w.newest; i >= 0 && w.streams[i].key == k {
-		w.seen.Flow = int(i)
-		w.seen.PSN = w.f.Packet.PSN
-		return w.streams[i]
+		s = w.streams[i]
+	} else {
+		s = w.open(k)
 	}
-	s := w.open(k)
 	w.seen.Flow = int(s.id)
 	w.seen.PSN = w.f.Packet.PSN
+	s.before = s.Last
+	if s.peer >= 0 {
+		s.before = max(s.before, w.streams[s.peer].Last)
+	}
+	if s.Frames > 0 && w.now-s.before > int64(w.cfg.Idle) {
+		w.finish(s)
+		if s.peer >= 0 {
+			w.finish(w.streams[s.peer])
+		}
+		w.forget(s)
+	}
 	return s
 }
 
@@ -98,6 +111,26 @@ func (w *Watcher) open(k key) *stream {
 	w.index[k] = i
 	w.link(i)
 	return s
+}
+
+// forget makes s, and the other direction, as if nothing had been seen of them
+// but the counts: the QP number may be in use by another connection.
+func (w *Watcher) forget(s *stream) {
+	if s.peer >= 0 {
+		p := w.streams[s.peer]
+		s.peer, p.peer = -1, -1
+		p.forget()
+	}
+	s.forget()
+}
+
+func (s *stream) forget() {
+	req := s.req
+	if req != nil {
+		req.restart()
+	}
+	*s = stream{key: s.key, id: s.id, older: s.older, newer: s.newer, peer: -1, peerQP: s.peerQP,
+		Counters: s.Counters, before: s.before, service: s.service, req: req}
 }
 
 func (w *Watcher) link(i int32) {

@@ -102,8 +102,8 @@ func (w *Watcher) finish(s *stream) {
 	if s.peer >= 0 {
 		p = w.streams[s.peer]
 	}
-	if p != nil && s.CE >= 3 && p.CNPs == 0 && p.Last > s.firstCE && p.Frames > 0 {
-		w.reportAt(s, ECNUnanswered, 0, s.CE, s.firstCEFrame, 0, w.now, 0)
+	if p != nil && s.marks >= 3 && p.CNPs == 0 && p.Last > s.firstCE && p.Frames > 0 {
+		w.reportAt(s, ECNUnanswered, 0, s.marks, s.firstCEFrame, 0, w.now, 0)
 	}
 	r := s.req
 	if r == nil || !r.started {

@@ -216,23 +216,22 @@ func (w *Watcher) request(s *stream, payload int) {
 	p := &w.f.Packet
 	r := w.requesterOf(s)
 	unreliable := p.Opcode.Service() == bth.UC
-	w.alone(s, payload, unreliable)
+	u := base | uint64(p.PSN)
+	if r.started {
+		u = psn.Unwrap(r.next, p.PSN)
+		if d := int64(u) - int64(r.next); d > restart || d < -restart || w.reused(s, r, u) {
+			w.report(s, Restarted, uint64(psn.Wrap(r.next)), 0, 0)
+			w.forget(s)
+			u = base | uint64(p.PSN)
+			s.service, s.serviceKnown = p.Opcode, true
+		}
+	}
 	if !r.started {
-		u := base | uint64(p.PSN)
 		r.started, r.first, r.next, r.acked = true, u, u, u
 		r.certain = r.certain || w.cfg.Complete
 		r.voidTo = 0
 	}
-	u := psn.Unwrap(r.next, p.PSN)
-	if d := int64(u) - int64(r.next); d > restart || d < -restart {
-		w.report(s, Restarted, uint64(psn.Wrap(r.next)), 0, 0)
-		r.restart()
-		u = base | uint64(p.PSN)
-		r.started, r.first, r.next, r.acked = true, u, u, u
-		if s.peer >= 0 && s.pairedBy == pairGuessed {
-			w.streams[s.peer].peer, s.peer = -1, -1
-		}
-	}
+	w.alone(s, payload, unreliable)
 	if r.certain && u < r.first {
 		w.report(s, CMStartingPSN, uint64(psn.Wrap(r.first)), uint64(p.PSN), 0)
 		r.certain = false
@@ -247,6 +246,25 @@ func (w *Watcher) request(s *stream, payload int) {
 		w.oldRequest(s, r, u, payload, unreliable)
 	}
 	r.lastU, r.lastSent, r.lastIPID = u, w.now, ipid
+}
+
+// reused reports whether PSN u is a sign of another life of the QP number: all
+// was answered, nothing was sent for a second, and this is not what had the PSN
+// before, or what had it was refused for good.
+func (w *Watcher) reused(s *stream, r *requester, u uint64) bool {
+	if r.lastSent == 0 || r.acked < r.next || w.now-max(r.lastSent, r.answerAt) < int64(time.Second) {
+		return false
+	}
+	if u >= r.next {
+		return s.peer >= 0 && w.streams[s.peer].rsp.dead
+	}
+	p := &w.f.Packet
+	e := r.at(u)
+	if d := r.read(u); d != nil && p.Opcode.Operation() == bth.ReadRequest {
+		return d.op != p.Opcode || w.full && d.known && p.RETH.RKey != d.rkey
+	}
+	return e == nil || e.op != p.Opcode ||
+		w.full && !w.f.Truncated() && e.flags&hasHash != 0 && e.hash != w.contentHash()
 }
 
 // alone judges what one request shows without others.

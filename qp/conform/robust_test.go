@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -155,4 +156,29 @@ func TestCarried(t *testing.T) {
 			require.Equal(t, breaches(whole), breaches(all))
 		})
 	}
+}
+
+// TestOneAfterAnother plays all captures as one: the same addresses, QP numbers
+// and PSNs, taken into use again and again after a pause.
+func TestOneAfterAnother(t *testing.T) {
+	var recs []rec
+	var single []conform.Finding
+	now := time.Unix(1_700_000_000, 0)
+	for _, name := range names(t) {
+		if strings.HasPrefix(name, "probe") {
+			continue
+		}
+		own := load(t, name)
+		_, all := watch(t, conform.Config{}, own)
+		single = append(single, all...)
+		now = now.Add(11 * time.Second)
+		first := own[0].ts
+		for _, r := range own {
+			r.ts = now.Add(r.ts.Sub(first))
+			recs = append(recs, r)
+		}
+		now = recs[len(recs)-1].ts
+	}
+	_, all := watch(t, conform.Config{}, recs)
+	noNewBreach(t, single, all, "one after another")
 }

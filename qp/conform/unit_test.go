@@ -95,7 +95,7 @@ func TestRestart(t *testing.T) {
 	recs := load(t, "rc-mixed")
 	moved := open(t, "rc-mixed").all(func(_ int, f *frame.Frame) bool { f.Packet.PSN = f.Packet.PSN.Add(5 << 20); return true }).recs
 	for i := range moved {
-		moved[i].ts = moved[i].ts.Add(time.Minute)
+		moved[i].ts = moved[i].ts.Add(4 * time.Second)
 	}
 	w, all := watch(t, conform.Config{}, append(recs, moved...))
 	require.Equal(t, []string{"event restart " + "65"}, table(all))
