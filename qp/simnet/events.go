@@ -7,7 +7,6 @@ const (
 	evArrive eventKind = iota // the packet at the head of a direction's flight arrives
 	evLate                    // a packet that flies by itself arrives
 	evFree                    // a direction has sent its packet and may send another
-	evTimer                   // a host's port has a deadline
 	evCall                    // a function of the caller
 	evResume                  // a pause that a host obeys may be over
 	evPause                   // a pause that a switch asked for is to be repeated
@@ -80,4 +79,82 @@ func (q *eventQueue) pop() event {
 	}
 	h[i] = e
 	return first
+}
+
+// timerQueue is a heap of the hosts whose ports have a deadline, each in it once:
+// unlike an event, a timer may be moved.
+type timerQueue struct {
+	h []timer
+}
+
+type timer struct {
+	at   int64
+	seq  uint64
+	host *Host
+}
+
+func (t *timer) before(u *timer) bool {
+	return t.at < u.at || t.at == u.at && t.seq < u.seq
+}
+
+// set gives a host's timer a time.
+func (q *timerQueue) set(h *Host, at int64, seq uint64) {
+	t := timer{at, seq, h}
+	if h.timerIn == 0 {
+		q.h = append(q.h, t)
+		h.timerIn = len(q.h)
+	}
+	h.timerAt = at
+	i := h.timerIn - 1
+	for i > 0 {
+		up := (i - 1) / 4
+		if !t.before(&q.h[up]) {
+			break
+		}
+		q.put(i, q.h[up])
+		i = up
+	}
+	q.put(i, t)
+	q.down(i)
+}
+
+// remove takes the first timer off.
+func (q *timerQueue) remove() {
+	h := q.h[0].host
+	h.timerIn, h.timerAt = 0, 0
+	last := len(q.h) - 1
+	t := q.h[last]
+	q.h[last] = timer{}
+	q.h = q.h[:last]
+	if last != 0 {
+		q.put(0, t)
+		q.down(0)
+	}
+}
+
+func (q *timerQueue) put(i int, t timer) {
+	q.h[i] = t
+	t.host.timerIn = i + 1
+}
+
+func (q *timerQueue) down(i int) {
+	t := q.h[i]
+	for {
+		c := 4*i + 1
+		if c >= len(q.h) {
+			break
+		}
+		least := c
+		for k := c + 1; k < min(c+4, len(q.h)); k++ {
+			if q.h[k].before(&q.h[least]) {
+				least = k
+			}
+		}
+		if !q.h[least].before(&t) {
+			break
+		}
+		q.put(i, q.h[least])
+		i = least
+	}
+	q.put(i, t)
 }

@@ -56,7 +56,8 @@ type Host struct {
 	lineRate   uint64 // 0 where it does not matter
 	handlers   []func(wc *qp.Completion)
 	handled    int
-	timerAt    int64 // of the one scheduled event, 0 for none
+	timerAt    int64 // as the timer queue has it
+	timerIn    int   // place in the timer queue, from 1; 0 when not in it
 	settling   bool
 	paused     uint8
 	pausedTill [8]int64
@@ -188,31 +189,32 @@ func (h *Host) receive(p *packet) {
 	case p.pause:
 		h.pause(&p.pfc)
 	case n.bytes:
-		h.Port.HandleFrame(n.Now(), p.buf)
+		h.Port.HandleFrame(n.clock, p.buf)
 	default:
-		h.Port.HandleDecoded(n.Now(), &p.f)
+		h.Port.HandleDecoded(n.clock, &p.f)
 	}
 	n.release(p)
 	h.settle()
 }
 
-// timer is called when the scheduled event is due, which may be earlier than the
-// port's deadline has become.
-func (h *Host) timer(at int64) {
-	if at != h.timerAt {
-		return // another took its place
+// timer is called when the host's timer is the next event, which may be earlier
+// than the port's deadline has become; then no time has passed.
+func (h *Host) timer() {
+	n := h.n
+	at := h.timerAt
+	d, ok := h.Port.Deadline()
+	if !ok {
+		n.timers.remove()
+		return
 	}
-	h.timerAt = 0
-	if d, ok := h.Port.Deadline(); ok {
-		if t := int64(d.Sub(h.n.start)); t > at {
-			h.timerAt = t
-			h.n.schedule(t, evTimer, h.id)
-			return
-		}
-		h.n.now = at
-		h.Port.Tick(h.n.Now())
-		h.settle()
+	if t := n.since(d); t > at {
+		n.timers.set(h, t, n.nextSeq())
+		return
 	}
+	n.timers.remove()
+	n.setNow(at)
+	h.Port.Tick(n.clock)
+	h.settle()
 }
 
 // settle does what the port has to do now: completions, packets while the link is
@@ -238,9 +240,8 @@ func (h *Host) settle() {
 		return
 	}
 	// A deadline that has moved away is looked at again when the old time comes.
-	if t := max(int64(d.Sub(h.n.start)), h.n.now); h.timerAt == 0 || t < h.timerAt {
-		h.timerAt = t
-		h.n.schedule(t, evTimer, h.id)
+	if t := max(h.n.since(d), h.n.now); h.timerIn == 0 || t < h.timerAt {
+		h.n.timers.set(h, t, h.n.nextSeq())
 	}
 }
 
@@ -264,9 +265,9 @@ func (h *Host) sendOne() bool {
 	p := n.newPacket()
 	ok := false
 	if n.bytes {
-		p.buf, ok = h.Port.NextFrame(n.Now(), p.buf[:0])
+		p.buf, ok = h.Port.NextFrame(n.clock, p.buf[:0])
 		p.size = int32(max(len(p.buf), minFrame) + fcsSize)
-	} else if ok = h.Port.NextDecoded(n.Now(), &p.f); ok {
+	} else if ok = h.Port.NextDecoded(n.clock, &p.f); ok {
 		if n.carry == Decoded {
 			p.buf = append(p.buf[:0], p.f.Packet.Payload...)
 			p.f.Packet.Payload = p.buf

@@ -58,7 +58,9 @@ type Network struct {
 
 	now     int64
 	seq     uint64
+	clock   time.Time // now
 	queue   eventQueue
+	timers  timerQueue
 	stopped bool
 
 	hosts    []*Host
@@ -91,13 +93,23 @@ func New(cfg Config) *Network {
 		cfg.Start = time.Unix(1_893_456_000, 0).UTC()
 	}
 	return &Network{
-		cfg: cfg, start: cfg.Start, carry: cfg.Carry, bytes: cfg.Carry == Bytes,
+		cfg: cfg, start: cfg.Start, clock: cfg.Start, carry: cfg.Carry, bytes: cfg.Carry == Bytes,
 		names: make(map[string]bool),
 	}
 }
 
 // Now returns the time.
-func (n *Network) Now() time.Time { return n.start.Add(time.Duration(n.now)) }
+func (n *Network) Now() time.Time { return n.clock }
+
+func (n *Network) setNow(at int64) {
+	if at != n.now {
+		n.now = at
+		n.clock = n.start.Add(time.Duration(at))
+	}
+}
+
+// since turns a time into nanoseconds since the start.
+func (n *Network) since(t time.Time) int64 { return int64(t.Sub(n.start)) }
 
 // Elapsed returns the time since the start.
 func (n *Network) Elapsed() time.Duration { return time.Duration(n.now) }
@@ -138,7 +150,7 @@ func (n *Network) At(t time.Time, fn func()) {
 	} else {
 		n.calls = append(n.calls, fn)
 	}
-	n.schedule(max(n.now, int64(t.Sub(n.start))), evCall, i)
+	n.schedule(max(n.now, n.since(t)), evCall, i)
 }
 
 // After calls fn after d: see At.
@@ -157,7 +169,7 @@ func (n *Network) Run(d time.Duration) error {
 	if err := n.run(end); err != nil {
 		return err
 	}
-	n.now = end
+	n.setNow(end)
 	return nil
 }
 
@@ -165,7 +177,7 @@ func (n *Network) Run(d time.Duration) error {
 // whether nothing is left.
 func (n *Network) RunUntilIdle(limit time.Duration) (idle bool, err error) {
 	err = n.run(n.now + int64(limit))
-	return err == nil && len(n.queue.h) == 0, err
+	return err == nil && len(n.queue.h) == 0 && len(n.timers.h) == 0, err
 }
 
 func (n *Network) run(end int64) error {
@@ -177,10 +189,23 @@ func (n *Network) run(end int64) error {
 		h.Wake()
 	}
 	dead := n.deadlock
-	for len(n.queue.h) != 0 && n.queue.h[0].at <= end {
-		e := n.queue.pop()
-		n.events++
-		n.handle(&e)
+	for {
+		if q := n.timers.h; len(q) != 0 && (len(n.queue.h) == 0 || q[0].at < n.queue.h[0].at ||
+			q[0].at == n.queue.h[0].at && q[0].seq < n.queue.h[0].seq) {
+			if q[0].at > end {
+				return nil
+			}
+			n.events++
+			q[0].host.timer()
+		} else {
+			if len(n.queue.h) == 0 || n.queue.h[0].at > end {
+				return nil
+			}
+			e := n.queue.pop()
+			n.events++
+			n.setNow(e.at)
+			n.handle(&e)
+		}
 		if n.stopped {
 			return ErrStopped
 		}
@@ -188,16 +213,9 @@ func (n *Network) run(end int64) error {
 			return ErrDeadlock
 		}
 	}
-	return nil
 }
 
 func (n *Network) handle(e *event) {
-	if e.kind == evTimer {
-		// A timer that is no longer due lets no time pass.
-		n.hosts[e.arg].timer(e.at)
-		return
-	}
-	n.now = e.at
 	switch e.kind {
 	case evArrive:
 		n.dirs[e.arg].arrive()
