@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"image/png"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/qp/conform"
+)
+
+func page(t *testing.T, args ...string) (file, text string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "page.html")
+	_, _, errs := call(t, append([]string{"-html", file}, args...)...)
+	require.Empty(t, errs)
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return file, string(b)
+}
+
+func TestPage(t *testing.T) {
+	_, text := page(t, captures+"rc-loss-request.pcap")
+	// Nothing is fetched, and nothing runs.
+	for _, no := range []string{"http:", "https:", "<script", "src=", "href=", "@import", "url("} {
+		require.NotContains(t, text, no)
+	}
+	require.Equal(t, strings.Count(text, "<svg"), strings.Count(text, "</svg>"))
+	require.Equal(t, strings.Count(text, "<table"), strings.Count(text, "</table>"))
+	require.Contains(t, text, "Requests of 192.0.2.2 to 192.0.2.1 QP 0x000011")
+	// All 29 retransmissions and 4 NAKs are drawn.
+	require.Equal(t, 29, points(text, "resent"))
+	require.Equal(t, 4, points(text, "nak"))
+	require.Equal(t, 78-29, points(text, "new"))
+	require.NotContains(t, text, "NaN")
+	require.NotContains(t, text, "Inf")
+
+	// QPs that were asked for.
+	_, text = page(t, "-qp", "0x12", captures+"perftest-write.pcap")
+	require.NotContains(t, text, "Requests of 192.0.2.2 to 192.0.2.1 QP 0x000011")
+	require.Contains(t, text, "Requests of 192.0.2.2 to 192.0.2.1 QP 0x000012")
+	require.Contains(t, text, "Requests of 192.0.2.1 to 192.0.2.2 QP 0x000012")
+	_, text = page(t, "-qp", "99", captures+"perftest-write.pcap")
+	require.Contains(t, text, "None of the QPs asked for")
+}
+
+// points counts the marks of one kind in the time lines.
+func points(page, class string) int {
+	_, after, _ := strings.Cut(page, `<path class="`+class+`" d="M7`) // the legend
+	_, after, ok := strings.Cut(after, `<path class="`+class+`" d="`)
+	if !ok {
+		return 0
+	}
+	d, _, _ := strings.Cut(after, `"`)
+	return strings.Count(d, "M")
+}
+
+func TestEveryPage(t *testing.T) {
+	files, err := filepath.Glob(captures + "*.pcap")
+	require.NoError(t, err)
+	for _, f := range files {
+		_, text := page(t, f)
+		require.NotContains(t, text, "NaN", f)
+		require.NotContains(t, text, "Inf", f)
+		require.NotContains(t, text, "%!", f)
+		require.True(t, strings.HasSuffix(text, "</html>\n"))
+	}
+}
+
+func TestSampleBounded(t *testing.T) {
+	var s sample
+	for i := range 1_000_000 {
+		s.add(point{t: int64(i), class: conform.ClassNew})
+	}
+	require.LessOrEqual(t, len(s.points), maxPoints)
+	require.GreaterOrEqual(t, len(s.points), maxPoints/2)
+	for i, p := range s.points {
+		require.EqualValues(t, i*int(s.stride), p.t)
+	}
+	var b bins
+	n := uint64(0)
+	for i := range 100_000 {
+		b.add(1_000_000+int64(i)*777_777, 10)
+		n += 10
+	}
+	sum := uint64(0)
+	for _, v := range b.bytes {
+		sum += v
+	}
+	require.Equal(t, n, sum)
+}
+
+// TestChromium opens the page in a headless browser: it is laid out, says
+// nothing on the console, and draws what it should in colours of its own.
+func TestChromium(t *testing.T) {
+	browser := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if p, err := exec.LookPath(name); err == nil {
+			browser = p
+			break
+		}
+	}
+	if browser == "" {
+		t.Skip("no Chromium")
+	}
+	file, _ := page(t, captures+"rc-loss-request.pcap")
+	dir := t.TempDir()
+	shot := filepath.Join(dir, "shot.png")
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	start := func(args ...string) ([]byte, []byte) {
+		cmd := exec.CommandContext(ctx, browser, append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+			"--enable-logging=stderr", "--user-data-dir=" + filepath.Join(dir, args[0]), "--window-size=1340,2000"}, args...)...)
+		var out, errs bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		require.NoError(t, cmd.Run(), "%s", errs.String())
+		return out.Bytes(), errs.Bytes()
+	}
+	dom, errs := start("--dump-dom", "file://"+file)
+	require.NotContains(t, string(errs), "CONSOLE")
+	require.Contains(t, string(dom), "goes back to PSN 6636334")
+	require.GreaterOrEqual(t, bytes.Count(dom, []byte("<svg")), 3)
+	start("--screenshot="+shot, "file://"+file)
+	f, err := os.Open(shot)
+	require.NoError(t, err)
+	defer f.Close()
+	img, err := png.Decode(f)
+	require.NoError(t, err)
+	colours := map[[3]uint32]int{}
+	for y := img.Bounds().Min.Y; y < img.Bounds().Max.Y; y++ {
+		for x := img.Bounds().Min.X; x < img.Bounds().Max.X; x++ {
+			r, g, b, _ := img.At(x, y).RGBA()
+			colours[[3]uint32{r >> 8, g >> 8, b >> 8}]++
+		}
+	}
+	for name, c := range map[string][3]uint32{"request": {0x2b, 0x6c, 0xb0}, "sent again": {0xc9, 0x2a, 0x2a}, "NAK": {0x8b, 0, 0}, "panel": {0xf6, 0xf8, 0xfa}} {
+		require.Greater(t, colours[c], 50, name)
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const captures = "../../fuzz/captures/"
+
+func call(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = run(args, strings.NewReader(""), &o, &e)
+	return code, o.String(), e.String()
+}
+
+func TestUsage(t *testing.T) {
+	code, out, errs := call(t, "-h")
+	require.Equal(t, exitGood, code)
+	require.Equal(t, usage, out)
+	require.Empty(t, errs)
+	for _, l := range strings.Split(usage, "\n") {
+		require.LessOrEqual(t, len(l), 82, l)
+	}
+	good := captures + "rc-send.pcap"
+	for _, bad := range [][]string{
+		nil, {"-json"}, {"-nonsense", good}, {"-port", "0", good}, {"-port", "65536", good}, {"-rate", "fast", good},
+		{"-rate", "-1G", good}, {"-timeout", "-1s", good}, {"-timeout", "soon", good}, {"-qp", "0x11", good},
+		{"-html", "x", "-qp", "0x11,zz", good}, {"-html", "x", good, good}, {"/does/not/exist"}, {t.TempDir()}, {"run_test.go"},
+		{"-html", "/does/not/exist/page.html", good},
+	} {
+		code, _, errs := call(t, bad...)
+		require.Equal(t, exitUsage, code, "%v", bad)
+		require.True(t, strings.HasPrefix(errs, "rocecheck: "), "%v: %s", bad, errs)
+		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+	}
+}
+
+func TestRate(t *testing.T) {
+	for s, want := range map[string]uint64{"100G": 100e9, "25g": 25e9, "1.6T": 1600e9, "400000000000": 400e9, "10M": 10e6, "64k": 64000} {
+		v, err := parseRate(s)
+		require.NoError(t, err, s)
+		require.Equal(t, want, v, s)
+	}
+	for _, s := range []string{"", "G", "1GG", "0", "-5", "1e300T", "NaN"} {
+		_, err := parseRate(s)
+		require.Error(t, err, s)
+	}
+}
+
+// Exit codes: 1 only where a rule is broken.
+func TestExitCodes(t *testing.T) {
+	broken := map[string]bool{"rc-ecn": true, "rc-local-drop-read": true, "probe-requester": true, "probe-responder": true}
+	files, err := filepath.Glob(captures + "*.pcap")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, f := range files {
+		name := strings.TrimSuffix(filepath.Base(f), ".pcap")
+		code, out, errs := call(t, f)
+		require.Empty(t, errs, name)
+		if broken[name] {
+			require.Equal(t, exitWrong, code, name)
+			require.Contains(t, out, "\nBroken rules\n", name)
+		} else {
+			require.Equal(t, exitGood, code, name)
+			require.True(t, strings.HasPrefix(out, "No rule is broken."), name)
+		}
+	}
+}
+
+func TestText(t *testing.T) {
+	_, out, _ := call(t, captures+"rc-local-drop-read.pcap")
+	for _, want := range []string{
+		"2 rules are broken, 3 times.\n21 frames, 14 of them RoCE, 2 flows",
+		"RS-15       read-opcode         1 x  192.0.2.1 -> 192.0.2.2 QP 0x000011  frame 19\n" +
+			"      the response at PSN 6636326 should be RC_RDMA_READ_RESPONSE_FIRST, is RC_RDMA_READ_RESPONSE_MIDDLE\n",
+		"RS-09       rnr-answered        2 x  192.0.2.1 -> 192.0.2.2 QP 0x000011  frame 12, 21\n",
+		"What to look at\n  - READ responses",
+	} {
+		require.Contains(t, out, want)
+	}
+	// Worst first.
+	require.Less(t, strings.Index(out, "Broken rules"), strings.Index(out, "\nNotes"))
+	require.Less(t, strings.Index(out, "\nNotes"), strings.Index(out, "\nEvents"))
+	require.NotContains(t, out, "\x1b")
+
+	_, out, _ = call(t, captures+"pingpong-xsrq.pcap")
+	require.Contains(t, out, "No RoCE packet was found.")
+}
+
+// Several files are judged apart, or with -join as one.
+func TestFiles(t *testing.T) {
+	a, b := captures+"rc-send.pcap", captures+"rc-ecn.pcap"
+	code, out, _ := call(t, a, b)
+	require.Equal(t, exitWrong, code)
+	require.True(t, strings.HasPrefix(out, a+":\nNo rule is broken."))
+	require.Contains(t, out, "\n"+b+":\n1 rule is broken, 1 time.\n")
+
+	// A capture cut in two gives the same findings as the whole.
+	whole := captures + "rc-loss-request.pcap"
+	data, err := os.ReadFile(whole)
+	require.NoError(t, err)
+	cut := 24
+	for range 50 {
+		cut += 16 + int(data[cut+8]) + int(data[cut+9])<<8
+	}
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "1.pcap"), filepath.Join(dir, "2.pcap")
+	require.NoError(t, os.WriteFile(one, data[:cut], 0o600))
+	require.NoError(t, os.WriteFile(two, append(append([]byte(nil), data[:24]...), data[cut:]...), 0o600))
+	code, got, errs := call(t, "-json", "-join", one, two)
+	require.Equal(t, exitGood, code, errs)
+	_, want, _ := call(t, "-json", whole)
+	wl, gl := lines(t, want), lines(t, got)
+	require.Len(t, gl, len(wl))
+	for i := range wl {
+		if f, ok := wl[i]["frame"].(float64); ok && f > 50 {
+			require.Equal(t, two, gl[i]["file"])
+			require.Equal(t, f-50, gl[i]["frame"])
+		}
+		for _, k := range []string{"file", "frame", "files", "earlier"} {
+			delete(wl[i], k)
+			delete(gl[i], k)
+		}
+		require.Equal(t, wl[i], gl[i])
+	}
+}
+
+func lines(t *testing.T, s string) []map[string]any {
+	t.Helper()
+	var out []map[string]any
+	for _, l := range strings.Split(strings.TrimSpace(s), "\n") {
+		var m map[string]any
+		require.NoError(t, json.Unmarshal([]byte(l), &m), l)
+		out = append(out, m)
+	}
+	return out
+}
+
+func TestJSON(t *testing.T) {
+	code, out, _ := call(t, "-json", captures+"rc-rnr.pcap")
+	require.Equal(t, exitGood, code)
+	types := map[string]int{}
+	for _, m := range lines(t, out) {
+		types[m["type"].(string)]++
+		switch m["type"] {
+		case "finding":
+			for _, k := range []string{"severity", "rule", "check", "file", "frame", "time", "src", "dst", "qp", "psn", "text"} {
+				require.Contains(t, m, k)
+			}
+		case "flow":
+			require.Contains(t, m, "latency_p999")
+			require.Contains(t, m, "flow_completion_time_average")
+			require.Contains(t, m, "data_frames_retransmitted")
+		case "total":
+			require.EqualValues(t, 11, m["events"])
+			require.EqualValues(t, 0, m["breaches"])
+			require.EqualValues(t, 5, m["rnr_nak"])
+			require.EqualValues(t, 16, m["roce_frames"])
+			require.EqualValues(t, 27, m["all_frames"])
+			require.EqualValues(t, 2, m["message_complete"])
+		}
+	}
+	require.Equal(t, map[string]int{"finding": 11, "flow": 2, "total": 1}, types)
+}
+
+// A file that ends in a record is reported, and what came before is judged.
+func TestTruncated(t *testing.T) {
+	data, err := os.ReadFile(captures + "rc-send.pcap")
+	require.NoError(t, err)
+	name := filepath.Join(t.TempDir(), "cut.pcap")
+	require.NoError(t, os.WriteFile(name, data[:len(data)-5], 0o600))
+	code, out, errs := call(t, name)
+	require.Equal(t, exitWrong, code)
+	require.Contains(t, errs, "ends in the middle of a record, after 61 whole ones")
+	require.Contains(t, out, "61 frames, 55 of them RoCE")
+}
+
+func TestWriteError(t *testing.T) {
+	var e bytes.Buffer
+	code := run([]string{captures + "rc-send.pcap"}, strings.NewReader(""), badWriter{}, &e)
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, e.String(), "rocecheck: cannot write the output: full\n")
+}
+
+type badWriter struct{}
+
+func (badWriter) Write([]byte) (int, error) { return 0, errors.New("full") }
+
+// What -complete makes a breach.
+func TestComplete(t *testing.T) {
+	code, out, _ := call(t, captures+"probe-requester.pcap")
+	require.Equal(t, exitWrong, code)
+	require.NotContains(t, out, "RQ-22")
+	code, out, _ = call(t, "-complete", captures+"probe-requester.pcap")
+	require.Equal(t, exitWrong, code)
+	require.Contains(t, out, "RQ-22       ack-never-sent      1 x")
+	require.Contains(t, out, "it is 999")
+}
