@@ -618,7 +618,9 @@ func (w *Watcher) goBack(s *stream, r *requester, e *sent, d *read, u uint64) {
 	case r.nak.valid && u >= r.nak.psn && w.now-r.nak.t < 2*int64(w.cfg.MinTimeout):
 		w.report(s, ResentNAK, uint64(max(0, w.now-r.nak.t)), 0, r.nakFrame)
 		r.nak.valid = false
-	case r.nak.valid && u < r.nak.psn && quick(r.nak.t) && quick(last) && !r.resend:
+	// A NAK does not stand for the answer to a READ or atomic before it: where that
+	// was lost, the requester goes back to it (RQ-24).
+	case r.nak.valid && u < r.nak.psn && quick(r.nak.t) && quick(last) && !r.resend && !answered(w.f.Packet.Opcode):
 		w.report(s, GoBackTooFar, uint64(psn.Wrap(r.nak.psn)), r.nak.psn-u, r.nakFrame)
 		r.nak.valid = false
 	case d != nil && (d.gap || d.pos > d.start) && quick(d.lastT):
