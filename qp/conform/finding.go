@@ -170,8 +170,24 @@ func (f *Finding) String() string {
 		return "check " + strconv.Itoa(int(f.Check))
 	}
 	c := &checks[f.Check]
-	return strings.NewReplacer("{want}", argument(c.want, f.Want), "{got}", argument(c.got, f.Got),
-		"{psn}", f.PSN.String()).Replace(c.text)
+	b := make([]byte, 0, 160)
+	for text := c.text; ; {
+		before, after, ok := strings.Cut(text, "{")
+		b = append(b, before...)
+		if !ok {
+			return string(b)
+		}
+		name, rest, _ := strings.Cut(after, "}")
+		switch name {
+		case "want":
+			b = append(b, argument(c.want, f.Want)...)
+		case "got":
+			b = append(b, argument(c.got, f.Got)...)
+		default:
+			b = append(b, f.PSN.String()...)
+		}
+		text = rest
+	}
 }
 
 // argument turns a number of a finding into what its sentence shows.
