@@ -62,9 +62,10 @@ var extSizes = [...]int{RDETHSize, DETHSize, XRCETHSize, reth.FETHSize, reth.Siz
 	reth.AtomicETHSize, aeth.Size, aeth.AtomicAckETHSize, reth.ImmDtSize, reth.IETHSize}
 
 // Decode reads a packet that fills b from BTH to ICRC. It fails with
-// ErrTruncated below MinSize or when headers are cut short, with ErrVersion,
-// ErrOpcode or ErrLength when the bytes cannot be laid out, and leaves p
-// unchanged then. The ICRC is stored, not checked.
+// ErrTruncated below MinSize, with ErrVersion or ErrOpcode where the layout is
+// not known, with ErrLength where b is too short for the opcode's headers, pad
+// and ICRC or does not fit its payload, and leaves p unchanged then. The ICRC is
+// stored, not checked.
 func (p *Packet) Decode(b []byte) error {
 	if len(b) < MinSize {
 		return ErrTruncated
@@ -104,8 +105,9 @@ func (p *Packet) Decode(b []byte) error {
 }
 
 // DecodePrefix is Decode for a packet of n bytes of which a capture kept only
-// the first len(b). All headers must be there. Payload holds what was kept of
-// it; a lost ICRC is 0. Bytes of b beyond n are left alone.
+// the first len(b). All headers must be there, else it fails with ErrTruncated.
+// Payload holds what was kept of it; a lost ICRC is 0. Bytes of b beyond n are
+// left alone.
 func (p *Packet) DecodePrefix(b []byte, n int) error {
 	if n < MinSize || len(b) < Size {
 		return ErrTruncated

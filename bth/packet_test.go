@@ -339,6 +339,30 @@ func TestPacketBytes(t *testing.T) {
 	})
 }
 
+// TestPacketBits turns each bit of the BTH that does not change the layout:
+// with each opcode it comes through decoding and encoding. The payload has no
+// room to grow into the ICRC.
+func TestPacketBits(t *testing.T) {
+	for _, op := range knownOpcodes(t) {
+		for _, n := range []int{8, 5} {
+			p := bth.Packet{Header: bth.Header{Opcode: op}}
+			fit(&p, make([]byte, n))
+			raw := p.AppendTo(nil)
+			for bit := range 8 * bth.Size {
+				if bit < 8 || bit >= 10 && bit < 16 {
+					continue // opcode, PadCnt, TVer
+				}
+				b := bytes.Clone(raw)
+				b[bit/8] ^= 0x80 >> (bit % 8)
+				got := full(0xfe)
+				require.NoError(t, got.Decode(b), "%v, bit %d", op, bit)
+				require.Equal(t, b, got.AppendTo(nil), "%v, bit %d", op, bit)
+				require.Equal(t, len(got.Payload), cap(got.Payload), "%v", op)
+			}
+		}
+	}
+}
+
 // TestPacketShorter holds that each length below that of an opcode's headers,
 // pad and ICRC is refused.
 func TestPacketShorter(t *testing.T) {
