@@ -3,6 +3,8 @@ package rocelayers
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
 	"net/netip"
 
 	"github.com/google/gopacket"
@@ -20,7 +22,7 @@ const NextHeaderBTH = 0x1b
 
 var (
 	// ErrGRHTruncated means that a GRH is cut short.
-	ErrGRHTruncated = errors.New("rocelayers: GRH truncated")
+	ErrGRHTruncated = fmt.Errorf("rocelayers: GRH truncated: %w", io.ErrUnexpectedEOF)
 	// ErrGRHVersion means that a GRH's version is not 6.
 	ErrGRHVersion = errors.New("rocelayers: version of GRH is not 6")
 )

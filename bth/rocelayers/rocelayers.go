@@ -15,8 +15,8 @@
 // What follows an extended header depends on the opcode in the BTH. [Layers]
 // holds one layer of each kind, tied together, for gopacket.DecodingLayerParser;
 // nothing is allocated per packet. The parser's own map of layers takes most of
-// the time; gopacket.DecodingLayerSparse is faster. An extended header's layer that stands alone
-// has no BTH to ask: it takes all that follows for payload.
+// the time; gopacket.DecodingLayerSparse is faster. An extended header's layer
+// that stands alone has no BTH to ask: it takes all that follows for payload.
 //
 // # Serializing
 //
