@@ -51,6 +51,21 @@ func ExampleFrame_AppendTo() {
 	// Output: 66 49458 hello good <nil>
 }
 
+// A congestion notification packet, from the card that saw marked packets.
+func ExampleFrame_AppendBinary() {
+	f := frame.Frame{
+		Link: frame.Ethernet, Net: frame.IPv4, DF: true, TrafficClass: 48 << 2,
+		Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr("192.0.2.1"),
+		Packet: bth.Packet{
+			Header:  bth.Header{Opcode: bth.CNP, PKey: 0xffff, BECN: true, DestQP: 0x11},
+			Payload: make([]byte, bth.CNPReserved), // without them AppendBinary refuses
+		},
+	}
+	b, err := f.AppendBinary(nil)
+	fmt.Println(len(b), err)
+	// Output: 74 <nil>
+}
+
 // A capture holds other things, and RoCE packets cut short.
 func ExampleFinder_Decode() {
 	whole, _ := writeFrame()
