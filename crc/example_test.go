@@ -1,6 +1,7 @@
 package crc_test
 
 import (
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 
@@ -56,4 +57,22 @@ func ExampleState() {
 	// 2a00fd82
 	// ada636c1
 	// fe3c6d45
+}
+
+// Acknowledgements of one QP differ in PSN, syndrome and MSN alone.
+func ExampleFlow() {
+	pkt, _ := hex.DecodeString("4500003000004000401100000a0000010a000002" + // IPv4
+		"c00012b7001c0000" + "1100ffff00000011" + "0000000000000000") // UDP, BTH, AETH
+	f := crc.NewFlow(pkt, len(pkt)-8)
+	for psn := range uint32(2) {
+		syndrome, msn := uint32(0x1f), psn+1
+		icrc := f.Ack(psn, syndrome<<24|msn)
+
+		binary.BigEndian.PutUint32(pkt[len(pkt)-8:], psn)
+		binary.BigEndian.PutUint32(pkt[len(pkt)-4:], syndrome<<24|msn)
+		fmt.Println(crc.Check(crc.AppendValue(pkt, icrc)))
+	}
+	// Output:
+	// true
+	// true
 }
