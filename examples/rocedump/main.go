@@ -266,7 +266,7 @@ func readable(err error) string {
 	case errors.Is(err, os.ErrPermission):
 		return strings.TrimPrefix(s, "open ") + "; captures are often readable by root alone: change its mode or copy it"
 	case errors.Is(err, capture.ErrTruncated):
-		return s + "; only its header is there"
+		return s + "; not even its header is whole"
 	}
 	return s
 }

@@ -299,6 +299,7 @@ func TestWrong(t *testing.T) {
 		{"version", edit(good, func(b []byte) { b[43] |= 1 }), "version", ""},
 		{"first fragment", edit(good, func(b []byte) { b[20] = 0x20 }), "fragment", ""},
 		{"later fragment", edit(good, func(b []byte) { b[21] = 1 }), "", "fragment"},
+		{"far fragment", edit(good, func(b []byte) { b[20] = 0x10 }), "", "fragment"},
 		{"UDP length", edit(good, func(b []byte) { b[39]-- }), "lengths", ""},
 		{"UDP length, other port", edit(good, func(b []byte) { b[36]--; b[39]-- }), "", "not RoCE"},
 		{"IHL 4", edit(good, func(b []byte) { b[14] = 0x44 }), "", "lengths"},

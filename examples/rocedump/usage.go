@@ -14,9 +14,10 @@ ICRC, and prints a line for each. FILE - is standard input.
   -h         this text
 
 A line of text has: frame number, time of day (UTC), source and destination,
-opcode (shortened: IMM for immediate, INV for invalidate), destination QP, PSN,
-flags (A acknowledge request, S solicited event, C congestion experienced,
-B BECN), payload bytes, state of the ICRC, then what the opcode has.
+opcode (shortened: RDMA left out, IMM for immediate, INV for invalidate),
+destination QP, PSN, flags (A acknowledge request, S solicited event,
+C congestion experienced, B BECN), payload bytes, state of the ICRC, then what
+the opcode has.
 
 A JSON line has: file, frame (from 1), time (where the capture has one), vlan,
 net (ipv4, ipv6, grh), src, dst, sport, dscp, ecn, ttl, bth {...}, the headers
