@@ -97,6 +97,7 @@ const (
 	ManagementAckReq
 	DatagramSize
 	ManagementQKey
+	DatagramQKey
 	MulticastAddress
 	XRCCredits
 	XRCOtherSRQ
@@ -119,6 +120,7 @@ const (
 	CaptureLost
 	Restarted
 	Connected
+	Named
 	Disconnected
 	Rejected
 
@@ -212,6 +214,7 @@ var checks = [checkCount]checkInfo{
 	ManagementAckReq: {RuleUC2, Note, "management-ackreq", "AckReq should be clear on UD; a management datagram has it set (PSN {psn})", 0, 0},
 	DatagramSize:     {RuleUD1, Breach, "datagram-size", "a datagram should carry at most {want} bytes; this carries {got} (PSN {psn})", 0, 0},
 	ManagementQKey:   {RuleUD1, Breach, "management-qkey", "Q_Key of QP 1 should be {want}, is {got} (PSN {psn})", asHex, asHex},
+	DatagramQKey:     {RuleUD1, Breach, "datagram-qkey", "connection management set the Q_Key to {want}; this datagram has {got} (PSN {psn})", asHex, asHex},
 	MulticastAddress: {RuleUD4, Breach, "multicast", "QP 0xffffff is for multicast; the destination address is none (PSN {psn})", 0, 0},
 	XRCCredits:       {RuleXR1, Breach, "xrc-credits", "XRC responses carry credit code 31; this has {got} (PSN {psn})", 0, 0},
 	XRCOtherSRQ:      {RuleXR2, Breach, "xrc-srq", "the message began for SRQ {want}; this packet of it names {got} (PSN {psn})", 0, 0},
@@ -234,7 +237,8 @@ var checks = [checkCount]checkInfo{
 	CaptureLost:       {RuleMissing, Note, "missing", "{got} PSNs up to {psn} were acknowledged and never seen: the capture lost them", 0, 0},
 	Restarted:         {RuleRestart, Event, "restart", "PSN {psn} is far from {want}: the QP number was taken into use again", 0, 0},
 	Connected:         {RuleConnect, Event, "connect", "connection management: QP {want} and QP {got} connected, first PSN {psn}", 0, 0},
-	Disconnected:      {RuleDisconnect, Event, "disconnect", "connection management: disconnect asked for", 0, 0},
+	Named:             {RuleConnect, Event, "named", "connection management: the service is at QP {got}, with Q_Key {want}", asHex, 0},
+	Disconnected:      {RuleDisconnect, Event, "disconnect", "connection management: disconnect of QP {got} asked for", 0, 0},
 	Rejected:          {RuleReject, Event, "reject", "connection management: rejected, reason {got}", 0, 0},
 }
 

@@ -197,6 +197,9 @@ func (w *Watcher) datagram(s *stream, payload int) {
 		w.report(s, MulticastAddress, 0, 0, 0)
 	}
 	if p.DestQP != 1 {
+		if s.qkeyKnown && w.full && p.DETH.QKey != s.qkey {
+			w.report(s, DatagramQKey, uint64(s.qkey), uint64(p.DETH.QKey), 0)
+		}
 		if p.AckReq {
 			w.report(s, UnreliableAckReq, 0, uint64(p.Opcode), 0)
 		}

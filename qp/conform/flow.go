@@ -36,6 +36,8 @@ type stream struct {
 	before       int64 // when either direction had a frame before this one
 	pkey         uint16
 	pkeyKnown    bool
+	qkey         uint32
+	qkeyKnown    bool // connection management told it
 	sport        uint16
 	moved        bool // the source port changed
 	mtu          int

@@ -51,7 +51,18 @@ func (w *Watcher) manage() {
 	case cm.AttrREJ:
 		w.report(w.streams[w.newest], Rejected, 0, uint64(w.msg.REJ.Reason), 0)
 	case cm.AttrDREQ:
-		w.report(w.streams[w.newest], Disconnected, 0, 0, 0)
+		w.report(w.streams[w.newest], Disconnected, 0, uint64(w.msg.DREQ.RemoteQPNEECN), 0)
+	case cm.AttrSIDRREP:
+		q := &w.msg.SIDRREP
+		if q.Status != 0 {
+			return
+		}
+		here := w.newest
+		s := w.open(key{dst, src, q.QPN, grh})
+		s.qkey, s.qkeyKnown = q.QKey, true
+		w.report(s, Named, uint64(q.QKey), uint64(q.QPN), 0)
+		w.unlink(here)
+		w.link(here)
 	}
 }
 

@@ -87,6 +87,7 @@ var faults = []fault{
 	}},
 	{"Last where a connection begins", "cm-rping", conform.OrderAtStart, set(13, func(f ff) { f.Packet.Opcode = bth.RCSendLast })},
 	{"MSN of a new connection", "cm-rping", conform.MSNWrong, set(14, func(f ff) { f.Packet.AETH.MSN = 999 })},
+	{"another Q_Key than agreed", "cm-udaddy", conform.DatagramQKey, set(13, func(f ff) { f.Packet.DETH.QKey++ })},
 	{"Q_Key of QP 1", "cm-rping", conform.ManagementQKey, set(12, func(f ff) { f.Packet.DETH.QKey = 0x11111111 })},
 
 	// Requests.

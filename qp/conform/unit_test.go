@@ -154,3 +154,52 @@ func TestLinks(t *testing.T) {
 		require.Equal(t, table(want), table(all), "%v", link)
 	}
 }
+
+// TestComplete: what the owner of a capture can rule out becomes a breach.
+func TestComplete(t *testing.T) {
+	for _, name := range names(t) {
+		_, some := watch(t, conform.Config{}, load(t, name))
+		_, all := watch(t, conform.Config{Complete: true}, load(t, name))
+		more := breaches(all)
+		for c, n := range breaches(some) {
+			require.GreaterOrEqual(t, more[c], n, "%s: %v", name, c)
+			delete(more, c)
+		}
+		switch name {
+		case "probe-requester":
+			// The script acknowledges what was never sent, counts no messages, and
+			// refuses packets that nothing went before.
+			require.Equal(t, map[conform.Check]int{conform.AckNeverSent: 1, conform.MSNWrong: 3, conform.NakNothingLost: 1}, more)
+		case "probe-responder":
+			require.Equal(t, map[conform.Check]int{conform.OrderAtStart: 1}, more)
+		default:
+			require.Empty(t, more, name)
+		}
+	}
+	// Without it, the end of the capture leaves a doubt.
+	tp := open(t, "rc-mixed").edit(56, func(f *frame.Frame) { f.Packet.PSN = f.Packet.PSN.Add(3) })
+	_, all := watch(t, conform.Config{}, tp.edit(56, func(f *frame.Frame) { f.Packet.Opcode = 0x11 }).recs)
+	require.Equal(t, []string{"note ack-never-seen 56"}, table(all))
+}
+
+// TestDepth: more READs than connection management agreed on.
+func TestDepth(t *testing.T) {
+	tp := open(t, "cm-rping")
+	tp.recs = tp.recs[:15]
+	for range 3 {
+		tp.again(15, 15, us)
+	}
+	for i := range 3 {
+		tp.edit(16+i, func(f *frame.Frame) { f.Packet.PSN = f.Packet.PSN.Add(i + 1) })
+	}
+	_, all := watch(t, conform.Config{}, tp.recs)
+	require.Empty(t, breaches(all))
+	depth := 0
+	for _, f := range all {
+		if f.Check == conform.ReadsAboveDepth {
+			depth++
+			require.Greater(t, f.Got, f.Want)
+		}
+	}
+	require.Positive(t, depth)
+}
