@@ -313,13 +313,26 @@ func (h *Host) resume() {
 	}
 }
 
+// account brings PausedFor up to date.
+func (h *Host) account() {
+	now := h.n.now
+	for prio := range 8 {
+		if h.paused>>prio&1 != 0 {
+			h.end.out.counters.PausedFor[prio] += time.Duration(now - h.pausedAt[prio])
+			h.pausedAt[prio] = now
+		}
+	}
+}
+
 // unpause ends pauses whose time has come, and tells the port.
 func (h *Host) unpause() bool {
 	was := h.paused
+	if was != 0 {
+		h.account()
+	}
 	for prio := range 8 {
 		if h.paused>>prio&1 != 0 && h.pausedTill[prio] <= h.n.now {
 			h.paused &^= 1 << prio
-			h.end.out.counters.PausedFor[prio] += time.Duration(h.n.now - h.pausedAt[prio])
 		}
 	}
 	h.Port.SetPaused(h.paused)

@@ -137,6 +137,8 @@ func (d *Direction) To() Node { return d.to.node() }
 func (d *Direction) Counters() *LinkCounters {
 	if d.q != nil {
 		d.q.account(d.n.now)
+	} else {
+		d.from.host.account()
 	}
 	return &d.counters
 }

@@ -151,7 +151,7 @@ func (c *Chart) draw(b *bytes.Buffer, id int, w, h float64) {
 	fmt.Fprintf(b, `<text x="%d" y="%d" font-size="14" font-weight="bold">%s</text>`+"\n", left, top-14, escape(c.Title))
 	fmt.Fprintf(b, `<clipPath id="c%d"><rect x="%d" y="%d" width="%s" height="%s"/></clipPath>`+"\n", id, left, top-3, num(x.size), num(3-y.size+1))
 
-	for _, v := range ticks(y.lo, y.hi, int(-y.size/40)) {
+	for _, v := range ticks(y.lo, y.hi, int(-y.size/32)) {
 		py := y.at(v)
 		fmt.Fprintf(b, `<path d="M%d %sH%s" stroke="#e3e3e3"/><text x="%d" y="%s" text-anchor="end" fill="#444">%s</text>`+"\n",
 			left, num(py), num(w-right), left-8, num(py+4), escape(label(c.YTick, v)))
@@ -171,14 +171,17 @@ func (c *Chart) draw(b *bytes.Buffer, id int, w, h float64) {
 
 	for _, l := range c.Lines {
 		py := y.at(l.Y)
-		fmt.Fprintf(b, `<path d="M%d %sH%s" stroke="#999" stroke-dasharray="2 3"/><text x="%s" y="%s" text-anchor="end" font-size="11" fill="#666">%s</text>`+"\n",
-			left, num(py), num(w-right), num(w-right-4), num(py-4), escape(l.Text))
+		fmt.Fprintf(b, `<path d="M%d %sH%s" stroke="#999" stroke-dasharray="2 3"/>`+"\n", left, num(py), num(w-right))
 	}
 	fmt.Fprintf(b, `<g clip-path="url(#c%d)" fill="none">`+"\n", id)
 	for i := range c.Series {
 		c.Series[i].draw(b, colour(&c.Series[i], i), &x, &y)
 	}
 	b.WriteString("</g>\n")
+	for _, l := range c.Lines { // with a rim, over the lines of data
+		fmt.Fprintf(b, `<text x="%s" y="%s" text-anchor="end" font-size="11" fill="#444" stroke="#fff" stroke-width="3" paint-order="stroke">%s</text>`+"\n",
+			num(w-right-4), num(y.at(l.Y)-4), escape(l.Text))
+	}
 	c.legend(b, &x, &y)
 }
 
@@ -235,7 +238,7 @@ func (c *Chart) legend(b *bytes.Buffer, x, y *scale) {
 	if n == 0 {
 		return
 	}
-	lw, lh := 44+6*float64(longest), float64(n*legendLine+10)
+	lw, lh := 46+6.5*float64(longest), float64(n*legendLine+10)
 	bestX, bestY, best := 0.0, 0.0, math.Inf(1)
 	for _, lx := range []float64{left + x.size - lw - 6, left + 8, left + (x.size-lw)/2} {
 		for _, ly := range []float64{top + 4, y.from - lh - 8, top + (-y.size-lh)/2, top + (-y.size-lh)/4} {

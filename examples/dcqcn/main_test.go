@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func dcqcn(args ...string) (code int, out, err string) {
+	var o, e bytes.Buffer
+	code = run(args, &o, &e)
+	return code, o.String(), e.String()
+}
+
+func TestTablesAndPictures(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{"-ms", "12", "-n", "3", "-o", filepath.Join(dir, "p.svg")}
+	code, out, errs := dcqcn(args...)
+	require.Equal(t, 0, code, errs)
+	for _, s := range []string{"Incast", "Two flows", "bursts", "victim", "paper", "nvidia", "off"} {
+		require.Contains(t, out, s)
+	}
+	for _, s := range scenarioNames {
+		b, err := os.ReadFile(filepath.Join(dir, "p-"+s+".svg"))
+		require.NoError(t, err)
+		require.Contains(t, string(b), "goodput, Gb/s")
+		require.NotContains(t, string(b), "NaN")
+		d := xml.NewDecoder(bytes.NewReader(b))
+		for {
+			if _, err := d.Token(); err == io.EOF {
+				break
+			} else {
+				require.NoError(t, err)
+			}
+		}
+	}
+	_, again, _ := dcqcn(args...)
+	require.Equal(t, out, again)
+}
+
+func results(t *testing.T, args ...string) []experiment {
+	code, out, errs := dcqcn(append(args, "-json")...)
+	require.Equal(t, 0, code, errs)
+	var es []experiment
+	for _, l := range strings.Split(strings.TrimSpace(out), "\n") {
+		var e experiment
+		require.NoError(t, json.Unmarshal([]byte(l), &e), l)
+		es = append(es, e)
+	}
+	return es
+}
+
+// With PFC the victim suffers, with DCQCN as well it does not; without either the
+// incast drops and sends again.
+func TestVictim(t *testing.T) {
+	es := results(t, "-scenario", "victim", "-preset", "off,paper", "-ms", "40")
+	require.Len(t, es, 2)
+	require.Less(t, es[0].Flows[0].Goodput, 10.0)
+	require.Greater(t, es[1].Flows[0].Goodput, 35.0)
+	require.Zero(t, es[0].Drops+es[1].Drops)
+	require.Greater(t, es[0].PausedFor, 20*es[1].PausedFor)
+
+	lossy := results(t, "-scenario", "incast", "-preset", "off", "-pfc=false", "-ms", "20")
+	require.NotZero(t, lossy[0].Drops)
+	require.NotZero(t, lossy[0].Again)
+	require.Zero(t, lossy[0].Pauses)
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range [][]string{
+		{"-scenario", "x"}, {"-preset", "x"}, {"-n", "0"}, {"-rate", "0"}, {"-ms", "-1"}, {"-kmin", "9", "-kmax", "8"},
+		{"-pmax", "101"}, {"x"}, {"-nonsense"}, {"-o", "/nonexistent/x.svg"},
+	} {
+		code, _, errs := dcqcn(args...)
+		require.Equal(t, 2, code, args)
+		require.NotEmpty(t, errs)
+	}
+	code, out, _ := dcqcn("-h")
+	require.Equal(t, 0, code)
+	require.Contains(t, out, "usage:")
+	code, _, errs := dcqcn("-scenario", "incast", "-n", "256", "-rate", "800")
+	require.Equal(t, 2, code, "the buffer is too small for PFC on so many ports")
+	require.Contains(t, errs, "bytes of buffer")
+}

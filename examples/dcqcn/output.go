@@ -1,0 +1,182 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/roce-go/roce/examples/internal/svg"
+)
+
+var titles = map[string]string{
+	"incast":   "Incast: %d hosts send to one",
+	"converge": "Two flows share a link, the second comes later",
+	"burst":    "A long flow, and bursts of 64 KiB from %d hosts every 5 ms",
+	"victim":   "%d hosts congest one; a victim shares a link with them on its way to another",
+}
+
+var presetTitles = map[string]string{"off": "PFC alone", "paper": "DCQCN, paper's values", "nvidia": "DCQCN, NVIDIA's defaults"}
+
+func title(scenario string, o *options) string {
+	if scenario == "converge" {
+		return titles[scenario]
+	}
+	return fmt.Sprintf(titles[scenario], o.n)
+}
+
+// first returns the words for the flow that a scenario sets apart from the others.
+func (e *experiment) first() (name string, others []flowResult) {
+	switch e.Scenario {
+	case "burst":
+		return "long flow", e.Flows[1:]
+	case "victim":
+		return "victim", e.Flows[1:]
+	}
+	return "", e.Flows
+}
+
+func table(w io.Writer, runs []*experiment, o *options) {
+	last := ""
+	for _, e := range runs {
+		if e.Scenario != last {
+			if last != "" {
+				fmt.Fprintln(w)
+			}
+			last = e.Scenario
+			fmt.Fprintf(w, "%s, %.4g Gb/s, %g ms\n", title(e.Scenario, o), o.rate, e.Virtual)
+			special, _ := e.first()
+			fmt.Fprintf(w, "%8s %8s %22s %9s %6s %20s %8s %8s %7s %8s %7s %8s %24s\n", "", "goodput", "a flow, Gb/s", special, "", "queue, KB", "marked", "", "", "paused", "", "sent", "message, us")
+			fmt.Fprintf(w, "%8s %8s %6s %7s %7s %9s %6s %6s %6s %6s %8s %8s %7s %8s %7s %8s %8s %7s %7s\n",
+				"preset", "Gb/s", "min", "mean", "max", "", "Jain", "mean", "p99", "max", "packets", "CNPs", "pauses", "ms", "dropped", "again", "median", "p99", "max")
+		}
+		special, others := e.first()
+		text := ""
+		if special != "" {
+			text = fmt.Sprintf("%.3f", e.Flows[0].Goodput)
+		}
+		lo, hi, sum := others[0].Goodput, others[0].Goodput, 0.0
+		for _, f := range others {
+			lo, hi, sum = min(lo, f.Goodput), max(hi, f.Goodput), sum+f.Goodput
+		}
+		kb := func(n int) string { return fmt.Sprintf("%.0f", float64(n)/1000) }
+		fmt.Fprintf(w, "%8s %8.3f %6.3f %7.3f %7.3f %9s %6.4f %6s %6s %6s %8d %8d %7d %8.2f %7d %8d %8.0f %7.0f %7.0f\n",
+			e.Preset, e.Goodput, lo, sum/float64(len(others)), hi, text, e.Jain, kb(e.Mean), kb(e.P99), kb(e.Max),
+			e.Marks, e.CNPs, e.Pauses, e.PausedFor, e.Drops, e.Again, e.FCT50, e.FCT99, e.FCTMax)
+	}
+}
+
+// notes say what to look at.
+var notes = map[string][]string{
+	"incast": {"With PFC alone the queue fills until the senders are paused, and stays there. DCQCN keeps it near the marking thresholds",
+		"and the pauses away, once the first round trips of all senders at full rate are over."},
+	"converge": {"Both flows are cut as often as marks reach them, the faster one harder: the gap closes. How fast the rates climb between cuts",
+		"is what the two presets differ in."},
+	"burst": {"Each burst is a small incast on top of the long flow. With PFC alone it waits behind a full queue; with DCQCN the queue is short",
+		"when it comes, and the long flow pays with a cut."},
+	"victim": {"The victim's own way has room everywhere. But the pause that holds back the incast stops the link between the switches for all.",
+		"Without the pauses, and so with DCQCN once it has settled, the victim has its link's rate."},
+}
+
+// Parts of a picture: points across it.
+const (
+	ratePoints  = 240
+	queuePoints = 480
+)
+
+// picture draws rates and queue of a scenario, a row for each preset.
+func picture(scenario string, runs []*experiment, o *options) []byte {
+	p := svg.Picture{
+		Title:   title(scenario, o),
+		Sub:     fmt.Sprintf("%.4g Gb/s links, 1 us each, 4 KiB packets; marking from %d KB to %d KB, %.3g %% there; simulated", o.rate, o.ecn.Kmin/1000, o.ecn.Kmax/1000, float64(o.ecn.Pmax)/10_000),
+		Columns: 2, W: 580, H: 290, Notes: notes[scenario],
+	}
+	var rates []int // places of the charts of rates, which get one scale
+	most := 0.0
+	for _, e := range runs {
+		if e.Scenario != scenario {
+			continue
+		}
+		rates = append(rates, len(p.Charts))
+		c := e.rates(o)
+		for _, s := range c.Series {
+			if len(s.Y) != 0 {
+				most = max(most, slices.Max(s.Y))
+			}
+		}
+		p.Charts = append(p.Charts, c, e.queue(o))
+	}
+	for _, i := range rates {
+		p.Charts[i].YMax = min(o.rate, most*1.1)
+	}
+	return p.Render()
+}
+
+// rates draws the goodput of each flow.
+func (e *experiment) rates(o *options) svg.Chart {
+	c := svg.Chart{
+		Title: presetTitles[e.Preset] + ": goodput of each flow", XLabel: "virtual time, ms", YLabel: "goodput, Gb/s",
+		XMin: 0, XMax: e.Virtual,
+	}
+	r := e.report
+	step := max(r.Every, (e.to / ratePoints).Truncate(r.Every))
+	for i := range r.Flows {
+		s := svg.Series{Name: r.Flows[i].Flow.Name(), Thin: len(r.Flows) > 3}
+		if (e.Scenario == "burst" || e.Scenario == "victim") && i > 0 {
+			// Many of a kind: one colour, one line in the legend.
+			s.Colour, s.Thin = svg.Palette[1], true
+			if s.Name = ""; i == 1 {
+				s.Name = map[string]string{"burst": "each burst sender", "victim": "each incast sender"}[e.Scenario]
+			}
+		} else if e.Scenario == "incast" {
+			s.Name = ""
+		}
+		for t := step; t <= e.to; t += step {
+			s.X = append(s.X, float64(t)/1e6)
+			s.Y = append(s.Y, r.Goodput(i, t-step, t)/1e9)
+		}
+		c.Series = append(c.Series, s)
+	}
+	if e.Scenario == "victim" { // on top
+		slices.Reverse(c.Series)
+		c.Series[len(c.Series)-1].Colour = svg.Palette[0]
+	}
+	if fair := o.rate * 4096 / 4178; e.Scenario == "incast" {
+		c.Lines = append(c.Lines, svg.Line{Y: fair / float64(o.n), Text: "fair share"})
+	} else if e.Scenario == "converge" {
+		c.Lines = append(c.Lines, svg.Line{Y: fair / 2, Text: "fair share"})
+	}
+	return c
+}
+
+// queue draws the congested queue: its mean, and its most, in each interval.
+func (e *experiment) queue(o *options) svg.Chart {
+	c := svg.Chart{
+		Title: presetTitles[e.Preset] + ": the congested queue", XLabel: "virtual time, ms", YLabel: "queue, KB",
+		XMin: 0, XMax: e.Virtual,
+	}
+	r := e.report
+	b := r.Queues[0].Bytes
+	// A start that says nothing of the rest may leave the picture.
+	if most, settled := slices.Max(b), slices.Max(b[len(b)/4:]); most > 4*settled && settled > 0 {
+		c.YMax = max(float64(settled), float64(o.ecn.Kmax)) / 1000 * 1.4
+		c.Title += fmt.Sprintf(" (first %d KB)", most/1000)
+	}
+	per := max(1, len(b)/queuePoints)
+	mean, high := svg.Series{Name: "mean"}, svg.Series{Name: "most", Colour: "#9ecae1", Thin: true}
+	for i := 0; i+per <= len(b); i += per {
+		sum, top := 0, 0
+		for _, x := range b[i : i+per] {
+			sum, top = sum+x, max(top, x)
+		}
+		t := float64(r.At(i+per-1)) / float64(time.Millisecond)
+		mean.X, mean.Y = append(mean.X, t), append(mean.Y, float64(sum)/float64(per)/1000)
+		high.X, high.Y = append(high.X, t), append(high.Y, float64(top)/1000)
+	}
+	mean.Colour = svg.Palette[0]
+	c.Series = []svg.Series{high, mean}
+	if o.ecn.Kmax > 0 {
+		c.Lines = append(c.Lines, svg.Line{Y: float64(o.ecn.Kmax) / 1000, Text: fmt.Sprintf("Kmax %d KB", o.ecn.Kmax/1000)})
+	}
+	return c
+}

@@ -1,0 +1,202 @@
+package simnet
+
+import (
+	"errors"
+	"slices"
+	"time"
+)
+
+// Scenario is flows over a network, watched while it runs.
+//
+//	f, err := simnet.Topology{...}.Star(9)
+//	s := simnet.NewScenario(f.Network, 10*time.Microsecond)
+//	s.Watch(f.Bottleneck)
+//	for _, h := range f.Hosts()[1:] {
+//		s.Flow(simnet.FlowConfig{From: h, To: f.Hosts()[0], Op: qp.OpWrite, Size: 1 << 20})
+//	}
+//	r, err := s.Run(20 * time.Millisecond)
+type Scenario struct {
+	n      *Network
+	every  time.Duration
+	flows  []*Flow
+	queues []*Direction
+	err    error
+	report *Report
+	last   []uint64
+}
+
+// NewScenario returns a scenario that looks at flows and queues once in every,
+// which 0 makes 10 us.
+func NewScenario(n *Network, every time.Duration) *Scenario {
+	if every <= 0 {
+		every = 10 * time.Microsecond
+	}
+	return &Scenario{n: n, every: every}
+}
+
+// Flow adds a flow. An error shows in Run.
+func (s *Scenario) Flow(cfg FlowConfig) *Flow {
+	f, err := s.n.AddFlow(cfg)
+	if err != nil {
+		s.err = errors.Join(s.err, err)
+		return nil
+	}
+	s.flows = append(s.flows, f)
+	return f
+}
+
+// Watch has the queue of a direction sampled.
+func (s *Scenario) Watch(d *Direction) { s.queues = append(s.queues, d) }
+
+// Report is what a scenario saw. Samples of index i are of the time up to At(i).
+type Report struct {
+	Every  time.Duration
+	Start  time.Duration // of the first sample, since the network's start
+	Flows  []FlowReport
+	Queues []QueueReport
+
+	// Sums over the whole network and run.
+	Packets, Dropped, Marked uint64
+	PauseFrames              uint64 // that ask for a pause
+	Pauses                   uint64 // times that a direction and priority stood still
+	PausedFor                time.Duration
+	CNPs                     uint64
+	Retransmitted, Timeouts  uint64
+}
+
+// FlowReport is what was seen of a flow.
+type FlowReport struct {
+	Flow  *Flow
+	Bytes []uint64 // of messages received, by sample
+}
+
+// QueueReport is what was seen of a queue.
+type QueueReport struct {
+	Direction *Direction
+	Bytes     []int // waiting, by sample
+}
+
+// At returns the time of sample i.
+func (r *Report) At(i int) time.Duration { return r.Start + time.Duration(i+1)*r.Every }
+
+// Run lets the network run for d and reports. It may be called again: the report
+// goes on.
+func (s *Scenario) Run(d time.Duration) (*Report, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	if s.report == nil {
+		s.report = &Report{Every: s.every, Start: s.n.Elapsed(),
+			Flows: make([]FlowReport, len(s.flows)), Queues: make([]QueueReport, len(s.queues))}
+		s.last = make([]uint64, len(s.flows))
+		for i, f := range s.flows {
+			s.report.Flows[i].Flow = f
+		}
+		for i, q := range s.queues {
+			s.report.Queues[i].Direction = q
+		}
+	}
+	r := s.report
+	for end := s.n.Elapsed() + d; s.n.Elapsed()+s.every <= end; {
+		if err := s.n.Run(s.every); err != nil {
+			s.sums()
+			return r, err
+		}
+		for i, f := range s.flows {
+			got := f.Received()
+			r.Flows[i].Bytes = append(r.Flows[i].Bytes, got-min(got, s.last[i]))
+			s.last[i] = got
+		}
+		for i, q := range s.queues {
+			r.Queues[i].Bytes = append(r.Queues[i].Bytes, q.Queue())
+		}
+	}
+	s.sums()
+	return r, nil
+}
+
+func (s *Scenario) sums() {
+	r := s.report
+	*r = Report{Every: r.Every, Start: r.Start, Flows: r.Flows, Queues: r.Queues}
+	for _, d := range s.n.dirs {
+		c := d.Counters()
+		r.Packets += c.Packets
+		r.Dropped += c.Dropped
+		r.Marked += c.Marked
+		r.PauseFrames += c.PauseSent
+		r.Pauses += c.Pauses
+		for _, p := range c.PausedFor {
+			r.PausedFor += p
+		}
+	}
+	for _, h := range s.n.hosts {
+		r.CNPs += h.Port.Counters().NpCnpSent
+	}
+	for _, f := range s.flows {
+		c := f.qa.Counters()
+		r.Retransmitted += c.Retransmitted
+		r.Timeouts += c.LocalAckTimeoutErr
+	}
+}
+
+// samples returns the indexes of the samples between two times since the start.
+func (r *Report) samples(from, to time.Duration, n int) (i, j int) {
+	at := func(t time.Duration) int { return min(max(int((t-r.Start)/r.Every), 0), n) }
+	i = at(from)
+	return i, max(i, at(to))
+}
+
+// Goodput returns a flow's mean goodput between two times since the network's
+// start, in bits per second.
+func (r *Report) Goodput(flow int, from, to time.Duration) float64 {
+	b := r.Flows[flow].Bytes
+	i, j := r.samples(from, to, len(b))
+	if i == j {
+		return 0
+	}
+	sum := uint64(0)
+	for _, x := range b[i:j] {
+		sum += x
+	}
+	return float64(sum) * 8 / (float64(j-i) * r.Every.Seconds())
+}
+
+// Fairness returns the mean of Jain's index of the flows' goodput over windows
+// between two times, of the flows named, or of all.
+func (r *Report) Fairness(from, to, window time.Duration, flows ...int) float64 {
+	if flows == nil {
+		for i := range r.Flows {
+			flows = append(flows, i)
+		}
+	}
+	sum, n := 0.0, 0
+	x := make([]float64, len(flows))
+	for t := from; t+window <= to; t += window {
+		for k, i := range flows {
+			x[k] = r.Goodput(i, t, t+window)
+		}
+		sum += Jain(x)
+		n++
+	}
+	if n == 0 {
+		return 1
+	}
+	return sum / float64(n)
+}
+
+// Queue returns mean, 99th percentile and most of the samples of a queue between
+// two times, in bytes.
+func (r *Report) Queue(queue int, from, to time.Duration) (mean, p99, most int) {
+	b := r.Queues[queue].Bytes
+	i, j := r.samples(from, to, len(b))
+	if i == j {
+		return 0, 0, 0
+	}
+	s := slices.Clone(b[i:j])
+	slices.Sort(s)
+	sum := 0
+	for _, x := range s {
+		sum += x
+	}
+	return sum / len(s), s[len(s)*99/100], s[len(s)-1]
+}
