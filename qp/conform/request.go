@@ -589,7 +589,13 @@ func (w *Watcher) oldRequest(s *stream, r *requester, u uint64, payload int, unr
 		// from what followed it.
 		if n := w.enter(s, r, u, payload); n > 1 || r.spanOpen {
 			r.spanOpen = false
-			r.reads[(r.readN-1)%maxReads].open = false
+			if d := &r.reads[(r.readN-1)%maxReads]; d.open {
+				d.open, d.guessed = false, true
+				for d.end < r.next && r.at(d.end) == nil && d.end-u < uint64(w.cfg.Window) {
+					d.end++
+				}
+				d.to = d.end
+			}
 		}
 		return
 	}
