@@ -19,7 +19,9 @@ const MaxHeaderSize = ethernetSize + 8 + ipv4Size + maxIPv4Options + udpSize + b
 // what RNICs send over IPv6). DstPort 0 means Port, HopLimit 0 means 64. Padding
 // to the 60 bytes of a short Ethernet frame is left to the caller.
 //
-// It never fails, and masks fields to their widths: see Validate.
+// It never fails, and masks fields to their widths: see Validate. Payload and
+// Options must not lie in the free capacity of dst: of a frame that was decoded
+// from there and grows, the payload would be overwritten before it is copied.
 func (f *Frame) AppendTo(dst []byte) []byte {
 	if f.Link == Ethernet {
 		dst = f.appendEthernet(dst)
@@ -132,8 +134,9 @@ func (f *Frame) appendIPv6(dst []byte, payload int) []byte {
 }
 
 // Validate returns what AppendTo would lose or make up: ErrRange for a field or
-// a length beyond its width, or an address of the wrong family or with a zone,
-// or what bth.Packet's Validate says.
+// a length beyond its width, an address of the wrong family or with a zone, or a
+// tag whose TPID is neither EtherTypeVLAN nor EtherTypeQinQ; or what bth.Packet's
+// Validate says. The defaults of DstPort and HopLimit are no loss.
 func (f *Frame) Validate() error {
 	n := f.Packet.Size()
 	switch f.Net {
@@ -155,6 +158,11 @@ func (f *Frame) Validate() error {
 	}
 	if f.VLANs > 2 {
 		return ErrRange
+	}
+	for _, v := range f.VLAN[:f.VLANs] {
+		if v.TPID != EtherTypeVLAN && v.TPID != EtherTypeQinQ {
+			return ErrRange
+		}
 	}
 	return f.Packet.Validate()
 }

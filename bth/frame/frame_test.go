@@ -194,6 +194,8 @@ func TestValidate(t *testing.T) {
 		"options, odd":      {frame.IPv4, func(f *frame.Frame) { f.Options = make([]byte, 3) }, frame.ErrRange},
 		"options, all":      {frame.IPv4, func(f *frame.Frame) { f.Options = make([]byte, 40) }, nil},
 		"tags":              {frame.IPv4, func(f *frame.Frame) { f.VLANs = 3 }, frame.ErrRange},
+		"tag, no TPID":      {frame.IPv4, func(f *frame.Frame) { f.VLANs, f.VLAN[0] = 1, frame.VLAN{TCI: 5} }, frame.ErrRange},
+		"tag":               {frame.IPv4, func(f *frame.Frame) { f.VLANs, f.VLAN[0] = 1, frame.VLAN{TPID: 0x8100, TCI: 5} }, nil},
 		"QP":                {frame.IPv4, func(f *frame.Frame) { f.Packet.DestQP = 1 << 24 }, bth.ErrRange},
 		"packet":            {frame.IPv4, func(f *frame.Frame) { f.Packet.Opcode = 0xff }, bth.ErrOpcode},
 		"longest of IPv4":   {frame.IPv4, func(f *frame.Frame) { f.Packet.SetPayload(make([]byte, 65532-20-8-32)) }, nil},
