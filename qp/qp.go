@@ -26,7 +26,7 @@ type Event uint8
 
 // Events.
 const (
-	EventCommEst        Event = iota // a packet arrived in RTR
+	EventCommEst        Event = iota // the first packet arrived in RTR
 	EventSQDrained                   // SQD: what was under way is complete
 	EventLastWQEReached              // Error, with a SRQ: no more receives are taken
 	EventFatal                       // the QP went to Error by itself
@@ -47,6 +47,7 @@ type QP struct {
 	attr     Attr
 	events   uint8 // set of Event
 	drained  bool  // SQD: the event was raised
+	met      bool  // RTR: a packet arrived, and the event was raised
 }
 
 // New returns a queue pair in Reset. The errors are ErrConfig alone.
@@ -139,7 +140,7 @@ func (q *QP) reset() {
 	q.req.reset()
 	q.resp.reset()
 	q.attr = Attr{}
-	q.events, q.drained = 0, false
+	q.events, q.drained, q.met = 0, false, false
 }
 
 // fail goes to Error. A responder that has refused something still says so.
@@ -174,8 +175,8 @@ func (q *QP) after() {
 	if q.attr.State != Error && q.attr.State != Reset && (q.req.mode == broken || q.resp.mode == broken) {
 		q.fail(true)
 	}
-	if q.attr.State == RTR && q.resp.established {
-		q.resp.established = false
+	if q.attr.State == RTR && q.resp.established && !q.met {
+		q.met = true
 		q.raise(EventCommEst)
 	}
 	if q.attr.State == SQD && !q.drained && q.req.done == q.req.started {
