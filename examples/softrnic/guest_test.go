@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strconv"
@@ -182,3 +183,6 @@ func pattern(b []byte, seed, from uint32) {
 		b[i] = byte(x >> 24)
 	}
 }
+
+func mustAddr(s string) netip.Addr { return netip.MustParseAddr(s).Unmap() }
+func mustGID(s string) [16]byte    { return netip.MustParseAddr(s).As16() }

@@ -21,6 +21,13 @@ func TestInterop(t *testing.T) {
 	t.Cleanup(func() { l.results.write(t, l.guest) })
 
 	t.Run("matrix", l.testMatrix)
+	t.Run("faults", l.testFaults)
+	t.Run("wrap", l.testWrap)
+	t.Run("rnr", l.testRNR)
+	t.Run("refusals", l.testRefusals)
+	t.Run("rebuild", l.testRebuild)
+	t.Run("many", l.testMany)
+	t.Run("multicast", l.testMulticast)
 
 }
 
