@@ -75,7 +75,7 @@ var notes = map[string][]string{
 	"burst": {"Each burst is a small incast on top of the long flow. With PFC alone it waits behind a full queue; with DCQCN the queue is short",
 		"when it comes, and the long flow pays with a cut."},
 	"victim": {"The victim's own way has room everywhere. But the pause that holds back the incast stops the link between the switches for all.",
-		"Without the pauses, and so with DCQCN once it has settled, the victim has its link's rate."},
+		"DCQCN takes the pauses away once it has settled. A victim that was marked before then climbs back as fast as its preset lets it."},
 }
 
 // Parts of a picture: points across it.

@@ -1,0 +1,29 @@
+package simnet_test
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/qp/simnet"
+)
+
+// Once pools and queues have grown to what a network needs, it runs without an
+// allocation: counted over a whole run, since AllocsPerRun rounds down.
+func TestNoAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, carry := range []simnet.Carry{simnet.Bytes, simnet.Decoded, simnet.Shared} {
+		f, flows := incast(t, carry, 8, true, 0)
+		require.NoError(t, f.Run(5*time.Millisecond))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		require.NoError(t, f.Run(5*time.Millisecond))
+		runtime.ReadMemStats(&after)
+		require.NotZero(t, flows[0].Received())
+		require.LessOrEqual(t, after.Mallocs-before.Mallocs, uint64(2), "%v", carry) // the runtime's own
+	}
+}
