@@ -109,6 +109,7 @@ type requester struct {
 
 	credit  uint32 // limit in messages
 	credits bool
+	limited uint64 // above the last packet sent beyond the limit
 	since   int64
 	over    struct {
 		valid bool
@@ -447,8 +448,13 @@ func (w *Watcher) enter(s *stream, r *requester, u uint64, payload int) uint64 {
 		r.tail(&r.reads[(r.readN-1)%maxReads])
 	}
 	if r.credits && e.flags&(hasMSN|isEnd) == hasMSN|isEnd && (op.Send() || op.Ext()&bth.HasImmDt != 0) &&
-		r.trust > 0 && w.now-r.since > int64(w.cfg.MinTimeout) && newer(e.msn, r.credit+1) > 0 {
-		r.over.valid, r.over.msn, r.over.frame, r.over.psn, r.over.t = true, e.msn, w.frames, u, w.now
+		r.trust > 0 && w.now-r.since > int64(w.cfg.MinTimeout) && newer(e.msn, r.credit) > 0 {
+		// Messages that take no receive need no credit, so that the one packet that
+		// may go without may be any number of messages beyond the limit.
+		if r.limited > r.acked && newer(e.msn, r.credit+1) > 0 {
+			r.over.valid, r.over.msn, r.over.frame, r.over.psn, r.over.t = true, e.msn, w.frames, u, w.now
+		}
+		r.limited = u + 1
 	}
 	return n
 }
