@@ -123,7 +123,7 @@ func (c *checker) chartPSN(b *bytes.Buffer, h *half) {
 	}
 	type mark struct{ t, y float64 }
 	marks := make([][]mark, len(kinds))
-	y := axis{0, 1, chartH - bottom, top}
+	y := axis{0, 4, chartH - bottom, top} // of whole numbers
 	collect := func(s *sample, rsp bool) {
 		at, u := first, 0
 		for _, p := range s.points {

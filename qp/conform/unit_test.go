@@ -203,3 +203,37 @@ func TestDepth(t *testing.T) {
 	}
 	require.Positive(t, depth)
 }
+
+// TestDamaged: a packet that was damaged on its way to the capture alone was sent
+// all the same, so that its acknowledgement is no riddle.
+func TestDamaged(t *testing.T) {
+	tp := open(t, "rc-mixed").raw(55, false, func(b []byte) { b[60] ^= 1 })
+	_, all := watch(t, conform.Config{Complete: true}, tp.recs)
+	require.Equal(t, map[conform.Check]int{conform.ICRCBad: 1}, breaches(all))
+}
+
+// TestReuse: QP numbers and PSNs taken into use again after two seconds, by
+// connections that send something else.
+func TestReuse(t *testing.T) {
+	var recs []rec
+	now := time.Unix(1_700_000_000, 0)
+	for _, name := range []string{"rc-mixed", "rc-rnr", "rc-nak-rights", "rc-atomic", "rc-loss-request"} {
+		own := load(t, name)
+		now = now.Add(2 * time.Second)
+		first := own[0].ts
+		for _, r := range own {
+			r.ts = now.Add(r.ts.Sub(first))
+			recs = append(recs, r)
+		}
+		now = recs[len(recs)-1].ts
+	}
+	_, all := watch(t, conform.Config{}, recs)
+	require.Empty(t, breaches(all))
+	restarts := 0
+	for _, f := range all {
+		if f.Check == conform.Restarted {
+			restarts++
+		}
+	}
+	require.Equal(t, 4, restarts)
+}
