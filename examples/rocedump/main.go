@@ -183,6 +183,7 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 	}
 	code := exitGood
 	badLink, badLinks := frame.Link(0), 0
+	found := false
 	for {
 		if name == "-" && f.Buffered() == 0 { // a live source may keep us waiting
 			if d.werr = d.out.Flush(); d.werr != nil {
@@ -194,6 +195,7 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 		}
 		v, why := d.look()
 		icrc := frame.ICRCUnchecked
+		found = found || v != isOther
 		switch v {
 		case isRoCE:
 			if icrc = d.frame.CheckICRC(); icrc == frame.ICRCBad {
@@ -232,6 +234,10 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 		}
 		d.warn("%s: %d frames skipped: link type %d is not known here; capture on an Ethernet or IP interface, or with -i any",
 			name, badLinks, badLink)
+	}
+	if !found && badLinks == 0 && !d.json && !d.all && !d.summary { // an empty page would leave a person guessing
+		d.warn("%s: no RoCE packet among %d frames; another UDP port than %d (-port), or not a RoCE capture? -all shows what is there",
+			name, d.rec.Number, d.port)
 	}
 	switch {
 	case err == io.EOF:

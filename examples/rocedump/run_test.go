@@ -527,3 +527,17 @@ func FuzzDump(f *testing.F) {
 		}
 	})
 }
+
+// A file without a RoCE packet says so, instead of printing nothing.
+func TestNothingFound(t *testing.T) {
+	code, out, errs := exec(nil, "../../fuzz/captures/pingpong-xsrq.pcap")
+	require.Equal(t, exitGood, code)
+	require.Empty(t, out)
+	require.Contains(t, errs, "no RoCE packet among 7 frames")
+}
+
+// A packet that cannot be decoded still tells whose it is.
+func TestWhose(t *testing.T) {
+	_, out, _ := exec(nil, "../../fuzz/captures/probe-responder.pcap")
+	require.Contains(t, out, "192.0.2.2   > 192.0.2.1   RESERVED_0x1f            qp 0x11 cannot be decoded")
+}

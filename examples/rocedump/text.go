@@ -56,7 +56,24 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	b = append(b, ' ')
 	switch v {
 	case isError:
-		b = t.paint(b, term.Red)
+		// Whose packet it is can often be told all the same.
+		if d.finder.Find(d.rec.Link, d.rec.Data, d.rec.WireLen, &d.frame) == nil {
+			b = t.address(b, d.frame.Src)
+			b = append(b, " > "...)
+			b = t.address(b, d.frame.Dst)
+			b = append(b, ' ')
+			b = t.paint(b, term.Red)
+			if v, err := bth.ViewOf(d.frame.Transport); err == nil {
+				mark := len(b)
+				b = append(b, shortNames[v.Opcode()]...)
+				b = pad(b, mark, nameWidth)
+				b = append(b, " qp 0x"...)
+				b = strconv.AppendUint(b, uint64(v.DestQP()), 16)
+				b = append(b, ' ')
+			}
+		} else {
+			b = t.paint(b, term.Red)
+		}
 		b = append(b, "cannot be decoded: "...)
 		b = append(b, why.Error()...)
 		return t.end(b)
