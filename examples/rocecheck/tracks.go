@@ -121,9 +121,8 @@ func (t *tracks) add(w *conform.Watcher, at time.Time) {
 	default:
 		k.special.add(p)
 	}
-	switch s.Class {
-	case conform.ClassNew, conform.ClassResponse, conform.ClassLate:
-		k.good.add(p.t, s.Payload)
+	if s.Good > 0 {
+		k.good.add(p.t, s.Good)
 	}
 }
 

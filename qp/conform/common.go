@@ -189,7 +189,7 @@ func (w *Watcher) datagram(s *stream, payload int) {
 	p := &w.f.Packet
 	w.seen.Class = ClassNew
 	s.MessagesTx++
-	s.GoodBytes += uint64(payload)
+	w.good(s, payload)
 	if limit := 4096; payload > limit {
 		w.report(s, DatagramSize, uint64(limit), uint64(payload), 0)
 	}

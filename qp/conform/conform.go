@@ -101,6 +101,7 @@ type Seen struct {
 	Flow    int // Flow.ID; -1 when there is none
 	PSN     psn.PSN
 	Payload int // bytes
+	Good    int // of them, not seen before
 	CE      bool
 }
 
@@ -371,9 +372,15 @@ func (w *Watcher) judge(s *stream) {
 	case bth.UD:
 		w.datagram(s, payload)
 	default:
-		s.GoodBytes += uint64(payload)
+		w.good(s, payload)
 		w.seen.Class = ClassNew
 	}
+}
+
+// good counts payload that was not seen before.
+func (w *Watcher) good(s *stream, payload int) {
+	s.GoodBytes += uint64(payload)
+	w.seen.Good = payload
 }
 
 // Finish reports what only the end of the capture shows, and closes all flows.

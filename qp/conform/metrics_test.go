@@ -81,3 +81,21 @@ func TestRNRWait(t *testing.T) {
 	require.EqualValues(t, 5, total.RNRs)
 	require.Equal(t, 13338*us+11018*us+11500*us+11509*us+11616*us, total.RNRWait)
 }
+
+// Good bytes are those of the messages, however often their packets went out.
+func TestGoodBytes(t *testing.T) {
+	for name, want := range map[string]uint64{
+		"rc-loss-request":         9 * 6000,
+		"rc-loss-request-ingress": 9 * 3000,
+		"rc-loss-ack":             12 * 2500,
+		"rc-loss-read-request":    3 * 2500,
+		"rc-dup-request":          9 * 2500,
+		"rc-burst":                32 * 2000,
+		"rc-timeout":              2500,
+	} {
+		w, _ := watch(t, conform.Config{}, load(t, name))
+		total := w.Total()
+		require.Equal(t, want, total.GoodBytes, name)
+		require.LessOrEqual(t, want, total.PayloadBytes, name)
+	}
+}

@@ -340,7 +340,7 @@ func (w *Watcher) size(s *stream, payload int) {
 func (w *Watcher) newRequest(s *stream, r *requester, u uint64, payload int) {
 	p := &w.f.Packet
 	w.seen.Class = ClassNew
-	s.GoodBytes += uint64(payload)
+	w.good(s, payload)
 	r.resend = false
 	if r.spanOpen && u > r.next-1 {
 		r.endSpan(u)
@@ -556,7 +556,7 @@ func (w *Watcher) oldRequest(s *stream, r *requester, u uint64, payload int, unr
 		w.now-r.gapAt < int64(w.cfg.MinTimeout):
 		w.seen.Class = ClassLate
 		s.OutOfOrder++
-		s.GoodBytes += uint64(payload)
+		w.good(s, payload)
 		w.report(s, OutOfOrder, uint64(psn.Wrap(r.next-1)), 0, 0)
 		if u >= r.first && e == nil {
 			w.enter(s, r, u, payload)
@@ -589,6 +589,7 @@ func (w *Watcher) oldRequest(s *stream, r *requester, u uint64, payload int, unr
 			e.flags |= asked
 		}
 	case d == nil && u >= r.first && !answered(p.Opcode):
+		w.good(s, payload) // the first was lost before it was captured
 		w.enter(s, r, u, payload)
 	case d == nil && u >= r.first && e == nil:
 		// A READ or atomic that was lost before the capture. Its span is taken

@@ -68,7 +68,7 @@ func (w *Watcher) response(s *stream, payload int) {
 	}
 	if r == nil {
 		w.size(s, payload)
-		s.GoodBytes += uint64(payload)
+		w.good(s, payload)
 		return
 	}
 	w.readResponse(s, r, payload, hasAETH)
@@ -465,7 +465,7 @@ func (w *Watcher) readResponse(s *stream, r *requester, payload int, hasAETH boo
 	d := r.read(u)
 	atomic := op.Operation() == bth.AtomicAcknowledge
 	if d == nil {
-		s.GoodBytes += uint64(payload)
+		w.good(s, payload)
 		e := r.at(u)
 		switch {
 		case e != nil && atomic:
@@ -569,7 +569,7 @@ func (w *Watcher) readData(s *stream, r *requester, d *read, u uint64, payload i
 		w.report(s, ReadSequenceGap, uint64(psn.Wrap(d.pos)), u-d.pos, 0)
 	}
 	if !again {
-		s.GoodBytes += uint64(payload)
+		w.good(s, payload)
 	}
 	w.repeated(s, r, d, again)
 	// A middle or a lost request for the rest explains what seems wrong, unless
