@@ -172,6 +172,7 @@ func (c *checker) writeTotals() {
 		}
 		c.emit(head, metricsOf(&f.counters, &f.latency, &f.completion))
 	}
+	c.writeQPs()
 	for prio := range 8 {
 		if p := c.w.Pauses(prio); p.Frames+p.Resume > 0 {
 			c.emit(struct {
@@ -196,4 +197,70 @@ func (c *checker) writeTotals() {
 		Flows    int      `json:"flows"`
 	}{"total", c.options.files, c.w.Frames(), c.w.RoCEFrames(), c.breaches, c.notes, c.events, len(c.flows) + c.moreFlows},
 		metricsOf(&total, &lat, &fct))
+}
+
+// writeQPs writes the counts of each queue pair.
+func (c *checker) writeQPs() {
+	type head struct {
+		Type     string `json:"type"`
+		Addr     string `json:"addr"`
+		QP       string `json:"qp"`
+		PeerAddr string `json:"peer_addr"`
+		PeerQP   string `json:"peer_qp,omitempty"`
+	}
+	type counts struct {
+		DataTx      uint64 `json:"data_frames_tx"`
+		DataRx      uint64 `json:"data_frames_rx"`
+		Resent      uint64 `json:"data_frames_retransmitted"`
+		Sequence    uint64 `json:"frame_sequence_error"`
+		CNPTx       uint64 `json:"cnp_tx"`
+		CNPRx       uint64 `json:"cnp_rx"`
+		AckTx       uint64 `json:"ack_tx"`
+		AckRx       uint64 `json:"ack_rx"`
+		NakTx       uint64 `json:"nak_tx"`
+		NakRx       uint64 `json:"nak_rx"`
+		RNRTx       uint64 `json:"rnr_nak_tx"`
+		RNRRx       uint64 `json:"rnr_nak_rx"`
+		CERx        uint64 `json:"ecn_ce_rx"`
+		MessageTx   uint64 `json:"message_tx"`
+		MessageRx   uint64 `json:"message_complete_rx"`
+		MessageFail uint64 `json:"message_fail"`
+		LatencyMin  int64  `json:"latency_minimum"`
+		LatencyAvg  int64  `json:"latency_average"`
+		LatencyMax  int64  `json:"latency_maximum"`
+		First       string `json:"first_timestamp"`
+		Last        string `json:"last_timestamp"`
+	}
+	for i := range c.flows {
+		rx := &c.flows[i]
+		h := head{"qp", rx.dst.String(), hex(rx.qp), rx.src.String(), ""}
+		var tx *flowRow
+		if rx.peerQP != 0 {
+			h.PeerQP = hex(rx.peerQP)
+			tx = c.other(i)
+		}
+		var lat figures
+		var sent *conform.Counters
+		if tx != nil {
+			sent, lat = &tx.counters, tx.latency
+		}
+		q := conform.QPOf(&rx.counters, sent)
+		c.emit(h, counts{q.DataFramesTx, q.DataFramesRx, q.DataFramesRetransmitted, q.FrameSequenceError, q.CNPTx, q.CNPRx,
+			q.AckTx, q.AckRx, q.NakTx, q.NakRx, q.RNRTx, q.RNRRx, q.ECNCERx, q.MessageTx, q.MessageCompleteRx, q.MessageFail,
+			int64(lat.min), int64(lat.mean), int64(lat.max), stamp(time.Unix(0, q.First)), stamp(time.Unix(0, q.Last))})
+	}
+}
+
+// other returns the other direction of flow i, which sortFlows has put beside it.
+func (c *checker) other(i int) *flowRow {
+	f := &c.flows[i]
+	for _, j := range [2]int{i + 1, i - 1} {
+		if j < 0 || j >= len(c.flows) {
+			continue
+		}
+		if g := &c.flows[j]; g.src == f.dst && g.dst == f.src && g.qp == f.peerQP && g.peerQP == f.qp {
+			return g
+		}
+	}
+	return nil
 }

@@ -159,6 +159,19 @@ func TestJSON(t *testing.T) {
 			require.Contains(t, m, "latency_p999")
 			require.Contains(t, m, "flow_completion_time_average")
 			require.Contains(t, m, "data_frames_retransmitted")
+		case "qp":
+			if m["addr"] == "192.0.2.2" { // the sender
+				require.EqualValues(t, 8, m["data_frames_tx"])
+				require.EqualValues(t, 0, m["data_frames_rx"])
+				require.EqualValues(t, 6, m["data_frames_retransmitted"])
+				require.EqualValues(t, 3, m["ack_rx"])
+				require.EqualValues(t, 5, m["rnr_nak_rx"])
+				require.EqualValues(t, 2, m["message_tx"])
+			} else {
+				require.EqualValues(t, 8, m["data_frames_rx"])
+				require.EqualValues(t, 3, m["ack_tx"])
+				require.EqualValues(t, 2, m["message_complete_rx"])
+			}
 		case "total":
 			require.EqualValues(t, 11, m["events"])
 			require.EqualValues(t, 0, m["breaches"])
@@ -168,7 +181,7 @@ func TestJSON(t *testing.T) {
 			require.EqualValues(t, 2, m["message_complete"])
 		}
 	}
-	require.Equal(t, map[string]int{"finding": 11, "flow": 2, "total": 1}, types)
+	require.Equal(t, map[string]int{"finding": 11, "flow": 2, "qp": 2, "total": 1}, types)
 }
 
 // A file that ends in a record is reported, and what came before is judged.

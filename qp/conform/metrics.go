@@ -116,6 +116,44 @@ func share(a, b uint64) float64 {
 	return float64(a) / float64(b)
 }
 
+// QP are the counts as one queue pair has them, in the names of the Open Traffic
+// Generator's RoCE v2 metrics. Sent is what left its address for its peer's QP,
+// received what came to it, both as the capture saw them.
+type QP struct {
+	DataFramesTx, DataFramesRx uint64
+	DataFramesRetransmitted    uint64 // sent
+	FrameSequenceError         uint64 // received: jumps of the PSN
+	CNPTx, CNPRx               uint64
+	AckTx, AckRx               uint64
+	NakTx, NakRx               uint64 // RNR NAKs not counted
+	RNRTx, RNRRx               uint64 // RNR NAKs; no name there
+	ECNCERx                    uint64
+	MessageTx                  uint64
+	MessageCompleteRx          uint64 // messages of the peer that were acknowledged or answered
+	MessageFail                uint64 // own messages that the peer refused with an error
+	First, Last                int64  // nanoseconds since 1970, of both directions
+}
+
+// QPOf returns the counts of the QP that rx is sent to and that sends tx, either
+// of which may be nil.
+func QPOf(rx, tx *Counters) QP {
+	var none, both Counters
+	if rx == nil {
+		rx = &none
+	}
+	if tx == nil {
+		tx = &none
+	}
+	both.Add(rx)
+	both.Add(tx)
+	return QP{
+		DataFramesTx: tx.DataFrames, DataFramesRx: rx.DataFrames, DataFramesRetransmitted: tx.Retransmitted,
+		FrameSequenceError: rx.SequenceError, CNPTx: tx.CNPs, CNPRx: rx.CNPs, AckTx: tx.Acks, AckRx: rx.Acks,
+		NakTx: tx.Naks, NakRx: rx.Naks, RNRTx: tx.RNRs, RNRRx: rx.RNRs, ECNCERx: rx.CE, MessageTx: tx.MessagesTx,
+		MessageCompleteRx: rx.MessagesDone, MessageFail: tx.MessagesFail, First: both.First, Last: both.Last,
+	}
+}
+
 // Flow is one direction: the packets from one address to a QP at another. It is
 // a view into the watcher, valid until the next call of HandleFrame.
 type Flow struct {
