@@ -13,7 +13,7 @@ import (
 // checked first. The packet's payload is copied where the caller's memory wants
 // it; nothing of p is kept.
 func (r *Requester) HandlePacket(now time.Time, p *bth.Packet) Verdict {
-	t := r.clock.at(now)
+	t := r.clock.At(now)
 	r.c.RxPackets++
 	if v := admit(p, r.typ, r.qpn, r.pkey); v != Accepted {
 		r.c.Invalid++

@@ -58,6 +58,8 @@ type Config struct {
 	SRQ     *SRQ      // receives come from here instead; RC
 	XRCSRQs SRQLookup // XRCRecv: finds the SRQ that XRCETH names
 
+	Clock *Clock // shared with other QPs; nil: one of its own
+
 	SignalAll bool // every send completes with a completion (sq_sig_all)
 
 	// AckEvery asks for an acknowledgement at least every so many packets, so
@@ -138,14 +140,26 @@ type Outgoing struct {
 	gather [4096]byte // payload that several slices hold
 }
 
-// clock turns times into nanoseconds since the first one that it was shown. Time
-// that goes backwards stands still.
-type clock struct {
-	base time.Time
-	last int64
+// Clock turns times into nanoseconds since the first one that it was shown, which
+// is 1. Time that goes backwards stands still. QPs that share one by Config.Clock,
+// as those of a port do, have each time turned once for all of them.
+//
+// The zero value is ready.
+type Clock struct {
+	base, seen time.Time
+	last       int64
 }
 
-func (c *clock) at(now time.Time) int64 {
+// At returns now in nanoseconds of the clock, 1 or more.
+func (c *Clock) At(now time.Time) int64 {
+	if now == c.seen { // a subtraction of times costs ten such comparisons
+		return c.last
+	}
+	return c.advance(now)
+}
+
+func (c *Clock) advance(now time.Time) int64 {
+	c.seen = now
 	if c.base.IsZero() {
 		c.base = now
 		// 0 stands for "no deadline".
@@ -158,11 +172,14 @@ func (c *clock) at(now time.Time) int64 {
 	return c.last
 }
 
-func (c *clock) deadline(t int64) (time.Time, bool) {
+// Time returns the time that t nanoseconds of the clock stand for.
+func (c *Clock) Time(t int64) time.Time { return c.base.Add(time.Duration(t - 1)) }
+
+func (c *Clock) deadline(t int64) (time.Time, bool) {
 	if t == 0 {
 		return time.Time{}, false
 	}
-	return c.base.Add(time.Duration(t - 1)), true
+	return c.Time(t), true
 }
 
 // earlier returns the earlier of two deadlines, of which 0 is none.

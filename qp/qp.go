@@ -98,7 +98,7 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 		err := e // e itself stays off the heap
 		return &err
 	}
-	q.req.clock.at(now)
+	q.req.clock.At(now)
 	q.attr.set(a, m)
 	q.attr.State = to
 	switch {
@@ -200,7 +200,7 @@ func (q *QP) NextEvent(e *Event) bool {
 
 // PostSend adds a work request to the send queue: see [Requester.PostSend].
 func (q *QP) PostSend(now time.Time, wr *SendWR) error {
-	q.req.clock.at(now)
+	q.req.clock.At(now)
 	return q.req.postSend(wr)
 }
 
@@ -215,7 +215,7 @@ func (q *QP) PostRecv(wr *RecvWR) error {
 
 // HandlePacket takes a packet of a connected QP. Nothing of p is kept.
 func (q *QP) HandlePacket(now time.Time, p *bth.Packet) Verdict {
-	t := q.req.clock.at(now)
+	t := q.req.clock.At(now)
 	q.counters.RxPackets++
 	if p.Opcode == bth.CNP {
 		if p.DestQP != q.req.qpn || q.attr.State < RTR {
@@ -252,7 +252,7 @@ func (q *QP) HandleDatagram(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Ve
 		q.counters.Invalid++
 		return Invalid
 	}
-	q.req.clock.at(now)
+	q.req.clock.At(now)
 	v := q.resp.HandleDatagram(p, grh)
 	q.after()
 	return v
@@ -276,7 +276,7 @@ func (q *QP) FailSend(s Status) {
 
 // Tick lets time pass. After it, Deadline is later than now.
 func (q *QP) Tick(now time.Time) {
-	t := q.req.clock.at(now)
+	t := q.req.clock.At(now)
 	q.req.tick(t)
 	q.after()
 }
@@ -290,7 +290,7 @@ func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
 		}
 		return true
 	}
-	t := q.req.clock.at(now)
+	t := q.req.clock.At(now)
 	return q.req.nextPacket(t, out)
 }
 
@@ -331,6 +331,10 @@ func (q *QP) NextRecvCompletion(c *Completion) bool { return q.resp.NextCompleti
 func (q *QP) NextCompletion(c *Completion) bool {
 	return q.req.NextCompletion(c) || q.resp.NextCompletion(c)
 }
+
+// Due returns the deadline in nanoseconds of the QP's clock, or 0 when there is
+// none.
+func (q *QP) Due() int64 { return q.req.deadline() }
 
 // Deadline returns when Tick is due, or false when nothing is.
 func (q *QP) Deadline() (time.Time, bool) { return q.req.Deadline() }

@@ -29,7 +29,8 @@ type wqe struct {
 //
 // A Requester is not safe for concurrent use.
 type Requester struct {
-	clock clock
+	clock *Clock
+	own   Clock // where the config has none
 	c     *Counters
 
 	sq     []wqe // ring; the counts below index it modulo its length
@@ -102,6 +103,7 @@ func NewRequester(cfg Config) (*Requester, error) {
 func (r *Requester) init(cfg *Config, c *Counters) {
 	n := ringSize(cfg.MaxSendWR)
 	*r = Requester{
+		clock:        cfg.Clock,
 		c:            c,
 		sq:           make([]wqe, n),
 		inline:       make([]byte, n*cfg.MaxInline),
@@ -116,6 +118,9 @@ func (r *Requester) init(cfg *Config, c *Counters) {
 		signalAll:    cfg.SignalAll,
 		retryForever: cfg.LinuxRetryForever,
 	}
+	if r.clock == nil {
+		r.clock = &r.own
+	}
 	if r.ackEvery == 0 {
 		r.ackEvery = 64
 	}
@@ -129,7 +134,7 @@ func (r *Requester) init(cfg *Config, c *Counters) {
 func (r *Requester) reset() {
 	clear(r.sq)
 	*r = Requester{
-		clock: r.clock, c: r.c, sq: r.sq, inline: r.inline, inlineSize: r.inlineSize,
+		clock: r.clock, own: r.own, c: r.c, sq: r.sq, inline: r.inline, inlineSize: r.inlineSize,
 		max: r.max, rdCap: r.rdCap, typ: r.typ, qpn: r.qpn, ackEvery: r.ackEvery, window: r.window,
 		migrated: r.migrated, signalAll: r.signalAll, retryForever: r.retryForever,
 	}
@@ -174,7 +179,7 @@ func (r *Requester) Err() bool { return r.mode == broken }
 // (rule RQ-33). The errors are ErrQueueFull, ErrState, ErrOp, ErrLength,
 // ErrAlign and ErrInline; nothing has changed then.
 func (r *Requester) PostSend(now time.Time, wr *SendWR) error {
-	r.clock.at(now)
+	r.clock.At(now)
 	return r.postSend(wr)
 }
 
@@ -307,7 +312,7 @@ func (r *Requester) Deadline() (time.Time, bool) { return r.clock.deadline(r.dea
 func (r *Requester) deadline() int64 { return earlier(r.ackDue, r.rnrUntil) }
 
 // Tick lets time pass: it ends RNR waits and fires the acknowledgement timer.
-func (r *Requester) Tick(now time.Time) { r.tick(r.clock.at(now)) }
+func (r *Requester) Tick(now time.Time) { r.tick(r.clock.At(now)) }
 
 func (r *Requester) tick(t int64) {
 	if r.rnrUntil != 0 && t >= r.rnrUntil {
@@ -362,7 +367,7 @@ func (r *Requester) sendable() *wqe {
 // NextPacket makes the next packet to send, or reports false when there is none
 // now.
 func (r *Requester) NextPacket(now time.Time, out *Outgoing) bool {
-	return r.nextPacket(r.clock.at(now), out)
+	return r.nextPacket(r.clock.At(now), out)
 }
 
 // drain begins SQD: no message begins. What went out last may have asked for no
