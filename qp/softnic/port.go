@@ -122,7 +122,7 @@ type Port struct {
 	lastPD    qp.PD
 	groups    []group
 
-	base  time.Time
+	clock qp.Clock // of the QPs as well
 	now   int64
 	out   qp.Outgoing
 	rx    frame.Frame
@@ -254,16 +254,9 @@ func (d xrcDomain) SRQ(num uint32) *qp.SRQ {
 // at turns a time into nanoseconds since the first one, from 1. Time that goes
 // backwards stands still.
 func (p *Port) at(now time.Time) int64 {
-	if p.base.IsZero() {
-		p.base = now
-	}
-	if t := int64(now.Sub(p.base)) + 1; t > p.now {
-		p.now = t
-	}
+	p.now = p.clock.At(now)
 	return p.now
 }
-
-func (p *Port) time(t int64) time.Time { return p.base.Add(time.Duration(t - 1)) }
 
 // Deadline returns when Tick is due, or false when nothing is.
 func (p *Port) Deadline() (time.Time, bool) {
@@ -274,7 +267,7 @@ func (p *Port) Deadline() (time.Time, bool) {
 	if t == 0 {
 		return time.Time{}, false
 	}
-	return p.time(t), true
+	return p.clock.Time(t), true
 }
 
 // Tick lets time pass. After it, Deadline is later than now.
@@ -282,7 +275,7 @@ func (p *Port) Tick(now time.Time) {
 	t := p.at(now)
 	for len(p.heap) != 0 && p.heap[0].due <= t {
 		q := p.heap[0]
-		if d, ok := q.m.Deadline(); ok && p.at2(d) <= t {
+		if d := q.m.Due(); d != 0 && d <= t {
 			q.m.Tick(now)
 		}
 		q.paced = 0
@@ -292,6 +285,3 @@ func (p *Port) Tick(now time.Time) {
 		p.resolveAgain(t)
 	}
 }
-
-// at2 is at for a time that does not move the port's clock.
-func (p *Port) at2(d time.Time) int64 { return int64(d.Sub(p.base)) + 1 }

@@ -71,6 +71,7 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	}
 	c := cfg.Config
 	c.QPN = qpn
+	c.Clock = &p.clock
 	if c.Memory == nil && p.cfg.Regions != nil {
 		c.Memory = p.cfg.Regions
 	}

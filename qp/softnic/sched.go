@@ -51,10 +51,8 @@ func (p *Port) touch(q *QP) {
 // reschedule puts q where its deadline belongs in the heap.
 func (p *Port) reschedule(q *QP) {
 	due := q.paced
-	if d, ok := q.m.Deadline(); ok {
-		if t := p.at2(d); due == 0 || t < due {
-			due = t
-		}
+	if d := q.m.Due(); d != 0 && (due == 0 || d < due) {
+		due = d
 	}
 	if due == q.due {
 		return

@@ -123,7 +123,7 @@ func (p *Port) park(now time.Time, q *QP) {
 	if r, ok := q.rate.rp.Deadline(); ok && r.Before(d) {
 		d = r
 	}
-	q.paced = max(p.at2(d), p.now+1)
+	q.paced = p.now + max(int64(d.Sub(now)), 1)
 	p.reschedule(q)
 }
 
