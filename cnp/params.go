@@ -249,16 +249,22 @@ func micros(us uint32) int64 { return int64(us) * int64(time.Microsecond) }
 // clock turns times into nanoseconds since the first one it is shown. A time
 // before that one counts as it.
 type clock struct {
-	base  time.Time
-	begun bool
+	base, seen time.Time
+	last       int64 // of seen
+	begun      bool
 }
 
 // endOfTime keeps a deadline, now plus a period, inside an int64.
 const endOfTime = 1 << 62
 
 func (c *clock) since(now time.Time) int64 {
+	if now == c.seen && c.begun { // a subtraction of times costs ten such comparisons
+		return c.last
+	}
 	if !c.begun {
 		c.base, c.begun = now, true
 	}
-	return min(max(int64(now.Sub(c.base)), 0), endOfTime)
+	c.seen = now
+	c.last = min(max(int64(now.Sub(c.base)), 0), endOfTime)
+	return c.last
 }
