@@ -36,7 +36,7 @@ const (
 // Config says what a network is. The zero value is good.
 type Config struct {
 	Seed  uint64
-	Start time.Time // time 0; the zero value means 2030-01-01 00:00 UTC
+	Start time.Time // time 0, 1970 to 2200; the zero value means 2030-01-01 00:00 UTC
 	Carry Carry
 	// KeepDeadlocked goes on after a pause deadlock. Otherwise Run returns
 	// ErrDeadlock.
@@ -52,13 +52,13 @@ type Node interface {
 // Network is a network. It is not safe for concurrent use.
 type Network struct {
 	cfg   Config
-	start time.Time
 	carry Carry
 	bytes bool
 
 	now     int64
 	seq     uint64
 	clock   time.Time // now
+	zero    int64     // Unix time of the start, nanoseconds
 	queue   eventQueue
 	timers  timerQueue
 	stopped bool
@@ -90,10 +90,11 @@ type Network struct {
 // New returns an empty network.
 func New(cfg Config) *Network {
 	if cfg.Start.IsZero() {
-		cfg.Start = time.Unix(1_893_456_000, 0).UTC()
+		cfg.Start = time.Unix(1_893_456_000, 0)
 	}
+	cfg.Start = cfg.Start.Round(0).UTC()
 	return &Network{
-		cfg: cfg, start: cfg.Start, clock: cfg.Start, carry: cfg.Carry, bytes: cfg.Carry == Bytes,
+		cfg: cfg, clock: cfg.Start, zero: cfg.Start.UnixNano(), carry: cfg.Carry, bytes: cfg.Carry == Bytes,
 		names: make(map[string]bool),
 	}
 }
@@ -104,12 +105,13 @@ func (n *Network) Now() time.Time { return n.clock }
 func (n *Network) setNow(at int64) {
 	if at != n.now {
 		n.now = at
-		n.clock = n.start.Add(time.Duration(at))
+		n.clock = time.Unix(0, n.zero+at).UTC()
 	}
 }
 
-// since turns a time into nanoseconds since the start.
-func (n *Network) since(t time.Time) int64 { return int64(t.Sub(n.start)) }
+// since turns a time into nanoseconds since the start. No time here has a monotonic
+// reading, and Sub takes five times as long.
+func (n *Network) since(t time.Time) int64 { return t.UnixNano() - n.zero }
 
 // Elapsed returns the time since the start.
 func (n *Network) Elapsed() time.Duration { return time.Duration(n.now) }

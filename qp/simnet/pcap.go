@@ -70,7 +70,7 @@ func (c *capture) record(at int64, p *packet) {
 	for len(b) < head+minFrame {
 		b = append(b, 0)
 	}
-	t := c.n.start.UnixNano() + at
+	t := c.n.zero + at
 	binary.LittleEndian.PutUint32(b[0:], uint32(t/1e9))
 	binary.LittleEndian.PutUint32(b[4:], uint32(t%1e9))
 	binary.LittleEndian.PutUint32(b[8:], uint32(len(b)-head))
