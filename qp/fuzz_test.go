@@ -182,43 +182,47 @@ func (f *fuzzer) run() {
 		i := f.pick(2)
 		h := &f.hosts[i]
 		peer := &f.hosts[1-i]
-		switch f.pick(14) {
-		case 0, 1:
+		switch f.pick(32) {
+		case 0, 1, 2, 3:
 			f.postSend(h, peer)
-		case 2:
+		case 4, 5, 6:
 			f.postRecv(h)
-		case 3, 4: // the link delivers
-			if h.head != h.tail {
+		default: // the link delivers
+			for n := f.pick(4); n >= 0 && h.head != h.tail; n-- {
 				f.deliver(1-i, &h.queue[h.head%fuzzQueue].p)
 				h.head++
 			}
-		case 5: // loses
+		case 7: // loses
 			if h.head != h.tail {
 				h.head++
 			}
-		case 6: // repeats, or brings one before its turn or long after
+		case 8: // repeats, or brings one before its turn or long after
 			f.deliver(1-i, &h.queue[f.pick(fuzzQueue)].p)
-		case 7: // one is changed by somebody who can make an ICRC
+		case 9: // one is changed by somebody who can make an ICRC
 			f.made.set(&h.queue[f.pick(fuzzQueue)].p)
 			f.change(&f.made.p)
 			f.deliver(1-i, &f.made.p)
-		case 8:
+		case 10:
 			f.forge(h)
 			f.deliver(1-i, &f.made.p)
-		case 9: // bytes
+		case 11: // bytes
 			n := min(f.pick(80), len(f.in))
 			if f.made.p.Decode(f.in[:n]) == nil {
 				f.deliver(1-i, &f.made.p)
 			}
 			f.in = f.in[n:]
-		case 10:
+		case 12, 13:
 			f.tick(i)
-		case 11:
+		case 14, 15:
 			f.completions(h)
-		case 12:
-			f.keys(h)
-		case 13:
-			f.modify(i)
+		case 16:
+			if f.byte()&3 == 0 {
+				f.keys(h)
+			}
+		case 17:
+			if f.byte()&3 == 0 || h.q.State() == qp.Error {
+				f.modify(i)
+			}
 		}
 	}
 }
@@ -481,8 +485,8 @@ func (f *fuzzer) check() {
 // written outside what may be written, nothing read without right, no
 // allocation, bounded work.
 func FuzzMachines(f *testing.F) {
-	for seed := range byte(40) {
-		in := make([]byte, 600)
+	for seed := range byte(100) {
+		in := make([]byte, 2000)
 		x := uint32(seed)*2654435761 + 1
 		for i := range in {
 			x = x*1664525 + 1013904223

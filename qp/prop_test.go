@@ -53,8 +53,11 @@ func TestHostileNetworks(t *testing.T) {
 	}
 	var packets, events, failed, resets int
 	n := hostileNetworks
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		n = 200
+	case raceEnabled:
+		n /= 8
 	}
 	start := time.Now()
 	for seed := uint64(1); int(seed) <= n || time.Since(start) < *hostileLong; seed++ {
