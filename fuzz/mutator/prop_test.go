@@ -180,3 +180,36 @@ func TestSnaplen(t *testing.T) {
 		check(t, mutator.Config{}, &r, out, rep)
 	}
 }
+
+// TestOpcodeFits: with another opcode a packet gets the headers and the payload of
+// that, and keeps what both have.
+func TestOpcodeFits(t *testing.T) {
+	for _, k := range []mutator.Kind{mutator.OpcodeService, mutator.OpcodeOther} {
+		for i, r := range append(built(), captured(t)...) {
+			var was, is frame.Frame
+			if was.Decode(r.Link, r.Data) != nil {
+				continue
+			}
+			out, rep := mutate(t, mutator.Config{Seed: 2, Kinds: mutator.KindsOf(k), Changes: 1}, uint64(i), &r)
+			require.NoError(t, is.Decode(r.Link, out), rep.String())
+			a, b := &was.Packet, &is.Packet
+			require.NotEqual(t, a.Opcode, b.Opcode)
+			if a.Opcode != bth.CNP {
+				require.Equal(t, k == mutator.OpcodeService, a.Opcode.Service() == b.Opcode.Service(), rep.String())
+			}
+			both := a.Opcode.Ext() & b.Opcode.Ext()
+			has := func(e bth.Ext) bool { return both&e != 0 }
+			require.True(t, !has(bth.HasRETH) || a.RETH == b.RETH, rep.String())
+			require.True(t, !has(bth.HasAETH) || a.AETH == b.AETH, rep.String())
+			require.True(t, !has(bth.HasDETH) || a.DETH == b.DETH, rep.String())
+			require.True(t, !has(bth.HasAtomicETH) || a.AtomicETH == b.AtomicETH, rep.String())
+			require.True(t, !has(bth.HasImmDt) || a.ImmDt == b.ImmDt, rep.String())
+			require.True(t, !has(bth.HasXRCETH) || a.XRCETH == b.XRCETH, rep.String())
+			switch b.Opcode.Payload() {
+			case bth.NoPayload, bth.EightBytes, bth.SixteenZero: // Decode looked
+			default:
+				require.True(t, bytes.Equal(a.Payload, b.Payload), rep.String())
+			}
+		}
+	}
+}
