@@ -288,21 +288,31 @@ func (a *adapter) adapt(b []byte) []byte {
 		a.known[s][side], a.first[s][side] = true, p.PSN
 	}
 	p.PSN = firstPSN.Add(p.PSN.Diff(a.first[s][side]))
-	// Most captured messages fit behind an offset of up to 512 bytes.
-	a.region(&p.RETH.RKey, &p.RETH.VA)
-	a.region(&p.AtomicETH.RKey, &p.AtomicETH.VA)
+	a.region(&p.RETH.RKey, &p.RETH.VA, uint64(p.RETH.DMALen))
+	a.region(&p.AtomicETH.RKey, &p.AtomicETH.VA, 8)
 	p.DETH.QKey = qkey
 	p.XRCETH.SRQ = n.srq.Num()
 	a.buf = f.AppendTo(a.buf[:0])
 	return a.buf
 }
 
-func (a *adapter) region(key *uint32, addr *uint64) {
+// region moves an address into one of the node's regions. What captures hold fits
+// there. Key 0 and the top bits, which captures never have, ask for the region that
+// cannot be written, and for places at the ends of a region.
+func (a *adapter) region(key *uint32, addr *uint64, n uint64) {
 	base := uint64(va)
-	if *key == 0 { // never a captured one
+	if *key == 0 {
 		*key, base = a.n.fixedKey, fixedVA
 	} else {
 		*key = a.n.key
 	}
-	*addr = base + *addr%512
+	const near = 64
+	switch *addr >> 62 {
+	case 0, 3:
+		*addr = base + *addr%512
+	case 1:
+		*addr = base - near + *addr%(2*near)
+	case 2:
+		*addr = base + size - n - near + *addr%(2*near)
+	}
 }

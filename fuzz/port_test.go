@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/fuzz/internal/pcapio"
 	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
@@ -56,20 +57,39 @@ func runPort(t testing.TB, n *node, in []byte) {
 	n.check()
 }
 
+// placed changes where a request goes, as the adapter reads it: to the ends of the
+// region, or to the one that cannot be written.
+func placed(b []byte, place int) []byte {
+	var f frame.Frame
+	if place == 0 || f.Decode(frame.Ethernet, b) != nil {
+		return b
+	}
+	p := &f.Packet
+	// One byte before the region, its start, its end, one byte beyond.
+	at := [...]uint64{0, 1<<62 | 63, 1<<62 | 64, 1<<63 | 64, 1<<63 | 65, 0}[place]
+	p.RETH.VA, p.AtomicETH.VA = at, at&^7
+	if place == 5 {
+		p.RETH.RKey, p.AtomicETH.RKey = 0, 0
+	}
+	return f.AppendTo(nil)
+}
+
 // FuzzPort hands frames to a port with a QP of each kind: it must not panic, nor
 // write outside of what is registered or posted, nor to its input, nor answer
 // without bound; and what it sends is decoded again and has a good ICRC.
 func FuzzPort(f *testing.F) {
-	for _, name := range []string{"rc-mixed", "rc-rnr", "uc", "ud"} {
+	for _, name := range []string{"rc-mixed", "rc-write", "rc-atomic", "rc-rnr", "uc", "ud"} {
 		recs, err := pcapio.ReadFile("captures/" + name + ".pcap")
 		must(f, err)
-		var b []byte
-		for i, r := range recs {
-			if len(b)+len(r.Data) < 8000 {
-				b = records.Append(b, byte(modeAdapt|modeRecv|i%16<<4), r.Data)
+		for place := range 6 {
+			var b []byte
+			for i, r := range recs {
+				if len(b)+len(r.Data) < 8000 {
+					b = records.Append(b, byte(modeAdapt|modeRecv|i%16<<4), placed(r.Data, place))
+				}
 			}
+			f.Add(b)
 		}
-		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if len(in) > 1<<16 {
