@@ -148,6 +148,8 @@ type Outgoing struct {
 type Clock struct {
 	base, seen time.Time
 	last       int64
+	zero       int64 // base as Unix time, nanoseconds
+	wall       bool  // base has no monotonic reading, and zero is not out of range
 }
 
 // At returns now in nanoseconds of the clock, 1 or more.
@@ -162,18 +164,31 @@ func (c *Clock) advance(now time.Time) int64 {
 	c.seen = now
 	if c.base.IsZero() {
 		c.base = now
+		c.zero = now.UnixNano()
+		c.wall = now == now.Round(0) && now.Unix() >= 0 && now.Unix() < 1<<33
 		// 0 stands for "no deadline".
 		c.last = 1
 		return 1
 	}
-	if t := int64(now.Sub(c.base)) + 1; t > c.last {
+	var t int64
+	if c.wall && now.Unix() < 1<<33 {
+		t = now.UnixNano() - c.zero + 1 // what Sub gives, for less
+	} else {
+		t = int64(now.Sub(c.base)) + 1
+	}
+	if t > c.last {
 		c.last = t
 	}
 	return c.last
 }
 
 // Time returns the time that t nanoseconds of the clock stand for.
-func (c *Clock) Time(t int64) time.Time { return c.base.Add(time.Duration(t - 1)) }
+func (c *Clock) Time(t int64) time.Time {
+	if c.wall && t < 1<<61 {
+		return time.Unix(0, c.zero+t-1).In(c.base.Location())
+	}
+	return c.base.Add(time.Duration(t - 1))
+}
 
 func (c *Clock) deadline(t int64) (time.Time, bool) {
 	if t == 0 {

@@ -317,6 +317,18 @@ func (q *QP) HasPacket() bool {
 	return r.pending != 0 || r.hasNak || r.hasAck || q.req.sendable() != nil
 }
 
+// HasAnswer reports whether an answer to the peer is due: an acknowledgement, a NAK
+// or a response.
+func (q *QP) HasAnswer() bool { return q.resp.pending != 0 || q.resp.hasNak || q.resp.hasAck }
+
+// HasSendCompletion reports whether NextSendCompletion may give a completion.
+func (q *QP) HasSendCompletion() bool { return q.req.head != q.req.done }
+
+// HasRecvCompletion reports whether NextRecvCompletion may give a completion.
+func (q *QP) HasRecvCompletion() bool {
+	return q.resp.compHead != q.resp.compTail || q.resp.mode == broken
+}
+
 // HasEvent reports whether NextEvent would give an event.
 func (q *QP) HasEvent() bool { return q.events != 0 }
 
