@@ -40,8 +40,12 @@ func (p *Port) touch(q *QP) {
 	if !q.unresolved {
 		p.ready.push(q)
 	}
-	q.sendCQ.push(&q.sendNode)
-	q.recvCQ.push(&q.recvNode)
+	if q.m.HasSendCompletion() {
+		q.sendCQ.push(&q.sendNode)
+	}
+	if q.m.HasRecvCompletion() {
+		q.recvCQ.push(&q.recvNode)
+	}
 	if q.m.HasEvent() {
 		p.event.push(q)
 	}

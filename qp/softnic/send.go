@@ -57,10 +57,20 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 		if !p.nextOf(now, q, f) {
 			continue
 		}
-		p.ready.push(q) // at the end: the others have their turn
+		if l := q.rate; l != nil && l.rp.Limited() && !l.pacer.Ready(now) && !q.m.HasAnswer() {
+			p.park(now, q) // rather than find that out when it is asked
+		} else {
+			p.ready.push(q) // at the end: the others have their turn
+		}
 		p.counters.TxFrames++
 		return true
 	}
+}
+
+// Idle reports whether NextFrame has nothing to look at: it would report false
+// until something else happens to the port.
+func (p *Port) Idle() bool {
+	return p.ready.head == nil && p.cnpHead == p.cnpTail && p.control.head == p.control.tail
 }
 
 // nextOf makes the next packet of q.
@@ -107,7 +117,9 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 // touchTimes is touch after packets were made: nothing else can have changed for
 // connected QPs, but datagrams complete.
 func (p *Port) touchTimes(q *QP) {
-	q.sendCQ.push(&q.sendNode)
+	if q.m.HasSendCompletion() {
+		q.sendCQ.push(&q.sendNode)
+	}
 	if q.m.HasEvent() {
 		p.event.push(q)
 	}
