@@ -227,7 +227,9 @@ func (h *Host) settle() {
 	for {
 		h.complete()
 		if !h.end.out.free() {
-			h.end.out.rearm()
+			if !h.Port.Idle() {
+				h.end.out.rearm()
+			}
 			break
 		}
 		if !h.sendOne() {
