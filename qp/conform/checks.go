@@ -176,7 +176,7 @@ var checks = [checkCount]checkInfo{
 	ResendDiffers:      {RuleRQ16, Breach, "resend-differs", "a retransmission should repeat what PSN {psn} was, a {want}; this {got} has other content", asOpcode, asOpcode},
 	AckNeverSent:       {RuleRQ22, Breach, "ack-never-sent", "PSN {want} is the next to be sent; {psn} was acknowledged", 0, 0},
 	AckNeverSentDoubt:  {RuleRQ22, Note, "ack-never-seen", "PSN {want} is the next to be sent; {psn} was acknowledged; or the capture lost requests", 0, 0},
-	GoBackTooFar:       {RuleRQ23, Breach, "go-back", "the NAK for PSN {want} acknowledged all before it; retransmission began {got} PSNs earlier, at {psn}", 0, 0},
+	GoBackTooFar:       {RuleRQ23, Breach, "go-back", "the NAK for PSN {want} acknowledged all before it; retransmission began {got} PSNs earlier", 0, 0},
 	ResumeDiffers:      {RuleRQ27, Breach, "resume-differs", "a READ resumed at PSN {psn} should go on with address and length moved on ({want} bytes left); this asks for {got}", 0, 0},
 	RNRTooEarly:        {RuleRQ28, Breach, "rnr-early", "PSN {psn} should be sent again {want} after its RNR NAK or later; this comes after {got}", asTime, asTime},
 

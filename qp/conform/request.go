@@ -93,11 +93,15 @@ type requester struct {
 	answered uint64 // highest PSN answered positively; 0: none
 	answerAt int64
 	nak      refusal // sequence error that awaits retransmission
+	naks     int     // sequence errors since all was sent again
+	nakOld   refusal // one before that the requester may not have reacted to yet
 	rnr      refusal
 	rnrTime  time.Duration
-	nakLast  uint64 // PSN of the last NAK sequence error
+	far      refusal // retransmission that began before what the NAK asks for
+	nakLast  uint64  // PSN of the last NAK sequence error
 	nakFrame uint64
 	nakIPID  uint16
+	nakAt    int64
 	silent   int // time-outs since the last answer of any kind
 	copies   int // duplicates and retransmissions, each of which may be answered
 
@@ -341,7 +345,10 @@ func (w *Watcher) newRequest(s *stream, r *requester, u uint64, payload int) {
 	p := &w.f.Packet
 	w.seen.Class = ClassNew
 	w.good(s, payload)
-	r.resend = false
+	if r.resend && r.resendNext == r.next {
+		r.nakOld.valid, r.naks = false, 0 // all was sent again
+	}
+	r.resend, r.far.valid = false, false
 	if r.spanOpen && u > r.next-1 {
 		r.endSpan(u)
 	}
@@ -538,9 +545,10 @@ func (w *Watcher) oldRequest(s *stream, r *requester, u uint64, payload int, unr
 	}
 	cause := r.nak.valid && u >= r.nak.psn || r.rnr.valid && u == r.rnr.psn
 	// A copy has the identification of what it is a copy of. Where that says
-	// nothing, it follows at once.
+	// nothing, it follows at once, be it during a wait for RNR.
+	waits := r.rnr.valid && w.now-r.rnr.t < int64(r.rnrTime)
 	copied := e != nil && e.flags&isTail == 0 && e.op == p.Opcode && w.f.ID == e.ipid &&
-		(r.varies || u == r.lastU && !cause && w.now-r.lastSent < int64(w.cfg.MinTimeout))
+		(r.varies || u == r.lastU && (!cause || waits) && w.now-r.lastSent < int64(w.cfg.MinTimeout))
 	switch {
 	case copied:
 		w.seen.Class = ClassCopy
@@ -568,6 +576,10 @@ func (w *Watcher) oldRequest(s *stream, r *requester, u uint64, payload int, unr
 	r.copies++
 	switch {
 	case r.resend && u == r.resendNext:
+		if r.far.valid && r.nak.valid && u == r.nak.psn {
+			w.report(s, GoBackTooFar, uint64(psn.Wrap(u)), u-r.far.psn, r.nakFrame)
+			r.far.valid, r.nak.valid = false, false
+		}
 	case r.resend && u > r.resendNext && u < r.resendNext+64 && w.now-r.lastSent < int64(w.cfg.MinTimeout):
 		s.SequenceError++
 		w.report(s, SequenceGap, uint64(psn.Wrap(r.resendNext)), u-r.resendNext, 0)
@@ -617,6 +629,7 @@ func (w *Watcher) goBack(s *stream, r *requester, e *sent, d *read, u uint64) {
 	if e != nil {
 		last = e.last
 	}
+	r.far.valid = false
 	quick := func(t int64) bool { return w.now-t < int64(w.cfg.MinTimeout) }
 	switch {
 	case r.rnr.valid && u == r.rnr.psn:
@@ -630,15 +643,21 @@ func (w *Watcher) goBack(s *stream, r *requester, e *sent, d *read, u uint64) {
 		w.report(s, ResentRNR, uint64(max(0, since)), 0, 0)
 	case r.nak.valid && u >= r.nak.psn && w.now-r.nak.t < 2*int64(w.cfg.MinTimeout):
 		w.report(s, ResentNAK, uint64(max(0, w.now-r.nak.t)), 0, r.nakFrame)
-		r.nak.valid = false
-	// A NAK does not stand for the answer to a READ or atomic before it: where that
-	// was lost, the requester goes back to it (RQ-24).
-	case r.nak.valid && u < r.nak.psn && quick(r.nak.t) && quick(last) && !r.resend && !answered(w.f.Packet.Opcode):
-		w.report(s, GoBackTooFar, uint64(psn.Wrap(r.nak.psn)), r.nak.psn-u, r.nakFrame)
-		r.nak.valid = false
+		r.nakOld, r.nak.valid = r.nak, false // it may have been a late packet
+	case r.nakOld.valid && u >= r.nakOld.psn && w.now-r.nakOld.t < 2*int64(w.cfg.MinTimeout):
+		w.report(s, ResentNAK, uint64(max(0, w.now-r.nakOld.t)), 0, 0)
+		r.nakOld.valid = false
 	case d != nil && (d.gap || d.pos > d.start) && quick(d.lastT):
 		w.report(s, ResentRead, uint64(max(0, w.now-d.lastT)), 0, 0)
 	default:
+		if r.nak.valid && r.naks == 1 && u < r.nak.psn && quick(r.nak.t) && quick(last) && !answered(w.f.Packet.Opcode) {
+			// Behind what the NAK asks for, and too soon for a time-out. It may
+			// be a late packet, but not if what follows goes on up to the NAK's. Nor
+			// does a NAK stand for the answer to a READ or atomic before it: where
+			// that was lost, the requester goes back to it (RQ-24).
+			r.far = refusal{valid: true, psn: u, t: w.now}
+			return
+		}
 		r.silent++
 		w.report(s, ResentTimeout, uint64(max(0, w.now-last)), 0, 0)
 		r.nak.valid = false

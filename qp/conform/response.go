@@ -354,7 +354,7 @@ func (w *Watcher) cover(s *stream, r *requester, u uint64) {
 		r.rnr.valid = false
 	}
 	if r.nak.valid && r.nak.psn <= u {
-		r.nak.valid = false
+		r.nakOld, r.nak.valid = r.nak, false
 	}
 }
 
@@ -382,6 +382,9 @@ func (w *Watcher) rnrNak(s *stream, r *requester, u uint64, syn aeth.Syndrome) {
 	}
 	w.before(s, r, u)
 	r.refused(u)
+	if r.rnr.valid && r.rnr.psn == u {
+		return // one more for the same packet: the wait has begun
+	}
 	r.rnr = refusal{valid: true, psn: u, t: w.now}
 	r.rnrTime = wait
 }
@@ -434,7 +437,8 @@ func (w *Watcher) nak(s *stream, r *requester, u uint64, syn aeth.Syndrome) {
 	r.refused(u)
 	switch {
 	case r.nakLast == u && r.nakFrame != 0:
-		if r.nakIPID == w.f.ID && w.f.ID != 0 {
+		if r.nakIPID == w.f.ID && (w.now-r.nakAt < int64(w.cfg.Reorder) ||
+			r.lastSent < r.nakAt && w.now-r.nakAt < int64(w.cfg.MinTimeout)) {
 			w.seen.Class = ClassCopy
 			s.Duplicates++
 			w.report(s, DuplicateResponse, 0, 0, r.nakFrame)
@@ -446,14 +450,24 @@ func (w *Watcher) nak(s *stream, r *requester, u uint64, syn aeth.Syndrome) {
 		w.report(s, NakNeverSent, uint64(psn.Wrap(r.first)), 0, 0)
 		return
 	case r.answered != 0 && u <= r.answered:
-		w.report(s, NakAcknowledged, 0, 0, 0)
+		// An older MSN tells a NAK that was overtaken on its way.
+		if e := r.at(u - 1); e != nil && e.flags&hasMSN != 0 && r.trust > 1 && newer(w.f.Packet.AETH.MSN, e.msn) > 0 {
+			w.report(s, NakAcknowledged, 0, 0, 0)
+		} else {
+			s.OutOfOrder++
+			w.report(s, OutOfOrder, uint64(psn.Wrap(r.answered)), 0, 0)
+		}
 		return
 	}
 	if d := r.read(u); r.next == u+1 || d != nil && r.next == d.end {
 		w.report(s, NakNothingLost, 0, 0, 0)
 	}
-	r.nakLast, r.nakFrame, r.nakIPID = u, w.frames, w.f.ID
+	r.nakLast, r.nakFrame, r.nakIPID, r.nakAt = u, w.frames, w.f.ID, w.now
 	w.before(s, r, u)
+	r.naks++
+	if r.nak.valid {
+		r.nakOld = r.nak
+	}
 	r.nak = refusal{valid: true, psn: u, t: w.now}
 }
 
