@@ -320,7 +320,6 @@ func (r *Requester) tick(t int64) {
 	}
 	if r.ackDue != 0 && t >= r.ackDue {
 		r.c.LocalAckTimeoutErr++
-		r.recovering = false // a timeout is a new loss (rule RQ-34)
 		r.goBack()
 	}
 }
