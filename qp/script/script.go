@@ -85,8 +85,8 @@
 //	    A completion; status is success unless given, in the lower-case names of
 //	    ibv_wc_status (wr_flush_err). DATA is what lies in the memory of the
 //	    request from its start, for a datagram after its GRH area. Fields: srq
-//	    src_qp inv_rkey; flags: solicited. imm and inv_rkey must be given where the
-//	    completion has one.
+//	    src_qp inv_rkey; flags: solicited. imm and inv_rkey must be given just
+//	    where the completion has one.
 //	event NAME
 //	state S
 //	counters NAME=N...        fields of qp.Counters
