@@ -253,6 +253,11 @@ func (q *QP) HandleDatagram(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Ve
 		return Invalid
 	}
 	q.req.clock.At(now)
+	if q.attr.State < RTR || q.attr.State == Error {
+		q.counters.RxPackets++
+		q.counters.Inactive++ // rules RS-18, RS-19
+		return Inactive
+	}
 	v := q.resp.HandleDatagram(p, grh)
 	q.after()
 	return v
