@@ -73,6 +73,7 @@ var targets = []target{
 	{"qp/conform", "FuzzWatcher", "frames with time steps", flows(func(int) byte { return 7 },
 		func(b []byte) []any { return []any{b} })},
 	{"qp/script", "FuzzRun", "text of a script", nil},
+	{"qp/simnet", "FuzzSwitch", "Ethernet frame", frames(justFrame)},
 	{"reth", "FuzzReth", "RETH, AtomicETH, ImmDt, IETH or FETH and what follows it",
 		headers(bth.HasRETH | bth.HasAtomicETH | bth.HasImmDt | bth.HasIETH | bth.HasFETH)},
 }
