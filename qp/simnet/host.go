@@ -70,6 +70,7 @@ type Host struct {
 
 	wc     qp.Completion
 	broken uint64
+	forged list
 }
 
 // AddHost adds a host. Errors wrap ErrConfig, or are those of softnic.New.
@@ -227,7 +228,7 @@ func (h *Host) settle() {
 	for {
 		h.complete()
 		if !h.end.out.free() {
-			if !h.Port.Idle() {
+			if !h.Port.Idle() || h.forged.head != nil {
 				h.end.out.rearm()
 			}
 			break
@@ -261,9 +262,28 @@ func (h *Host) complete() {
 	}
 }
 
+// Inject sends the frame b (without FCS) as if the host's port had made it, ahead of
+// what the port sends: forged packets and such. It takes a network that carries
+// bytes; the error is ErrConfig.
+func (h *Host) Inject(b []byte) error {
+	if !h.n.bytes || h.end == nil || len(b) > maxWire {
+		return fmt.Errorf("%w: inject", ErrConfig)
+	}
+	p := h.n.newPacket()
+	p.buf = append(p.buf[:0], b...)
+	p.size = int32(max(len(b), minFrame) + fcsSize)
+	h.forged.push(p)
+	h.Wake()
+	return nil
+}
+
 // sendOne makes the next packet and begins to send it.
 func (h *Host) sendOne() bool {
 	n := h.n
+	if p := h.forged.pop(); p != nil {
+		h.end.out.send(p)
+		return true
+	}
 	p := n.newPacket()
 	ok := false
 	if n.bytes {
