@@ -37,7 +37,7 @@ func value[T ~uint8 | ~uint16 | ~uint32 | ~uint64](f func(*bth.Packet) *T) (func
 		func(p *bth.Packet, v uint64) { *f(p) = T(v) }
 }
 
-// either is a field that two headers have, of which a packet carries one.
+// va and rkey are in two headers, of which a packet carries one.
 func va(p *bth.Packet) *uint64 {
 	if p.Opcode.Ext()&bth.HasAtomicETH != 0 {
 		return &p.AtomicETH.VA
@@ -141,16 +141,15 @@ func (r *runner) packetFields(a *args, op bth.Opcode) []given {
 		if f.ext != 0 && op.Ext()&f.ext == 0 {
 			a.fail("%v has no %s", op, f.name)
 		}
-		v, isKey := r.keys[s]
-		if !isKey || f.name != "rkey" && f.name != "inv_rkey" {
-			v = uint32(0)
-			gs = append(gs, given{f, a.number(s, f.name, max(f.bits, 8))})
-			if gs[len(gs)-1].v>>f.bits != 0 && f.bits < 64 {
-				a.fail("%s=%s has more than %d bits", f.name, s, f.bits)
-			}
+		if key, ok := r.keys[s]; ok && (f.name == "rkey" || f.name == "inv_rkey") {
+			gs = append(gs, given{f, uint64(key)})
 			continue
 		}
-		gs = append(gs, given{f, uint64(v)})
+		v := a.number(s, f.name, max(f.bits, 8))
+		if f.bits < 64 && v>>f.bits != 0 {
+			a.fail("%s=%s has more than %d bits", f.name, s, f.bits)
+		}
+		gs = append(gs, given{f, v})
 	}
 	return gs
 }
@@ -225,7 +224,7 @@ func (r *runner) deliver(a *args, verdict string) error {
 		if !ok {
 			return fmt.Errorf("%v has no opcode %q", r.service, word)
 		}
-		p.Opcode, p.M, p.PKey, p.DestQP = op, true, uint16(r.attr.PKey), r.qp.Num()
+		p.Opcode, p.M, p.PKey, p.DestQP = op, true, r.attr.PKey, r.qp.Num()
 		if op.Ext()&bth.HasAETH != 0 {
 			p.AETH.Syndrome = aeth.AckSyndrome(aeth.NoCredits)
 		}
