@@ -47,6 +47,7 @@ const (
 type read struct {
 	start, end uint64 // PSNs [start, end)
 	from, to   uint64 // PSNs asked for by the newest request for it
+	was        uint64 // where the request before that began
 	pos        uint64 // next response expected
 	high       uint64 // responses below it were seen
 	va         uint64
@@ -93,6 +94,7 @@ type requester struct {
 	answered uint64 // highest PSN answered positively; 0: none
 	answerAt int64
 	nak      refusal // sequence error that awaits retransmission
+	nakSeen  bool    // what the last refused had been captured
 	naks     int     // sequence errors since all was sent again
 	nakOld   refusal // one before that the requester may not have reacted to yet
 	rnr      refusal
@@ -504,7 +506,7 @@ func (w *Watcher) enterRead(s *stream, r *requester, u uint64) uint64 {
 	p := &w.f.Packet
 	d := &r.reads[r.readN%maxReads]
 	r.readN++
-	*d = read{start: u, end: u + 1, from: u, to: u + 1, pos: u, high: u, t: w.now, lastT: w.now, op: p.Opcode, known: w.full,
+	*d = read{start: u, end: u + 1, from: u, to: u + 1, was: u, pos: u, high: u, t: w.now, lastT: w.now, op: p.Opcode, known: w.full,
 		va: p.RETH.VA, rkey: p.RETH.RKey, len: p.RETH.DMALen}
 	d.partial = r.at(u-1) == nil && !(r.certain && u == r.first)
 	if r.depth > 0 {
@@ -635,8 +637,9 @@ func (w *Watcher) goBack(s *stream, r *requester, e *sent, d *read, u uint64) {
 	case r.rnr.valid && u == r.rnr.psn:
 		since := w.now - r.rnr.t
 		s.RNRWait += durationOf(since)
-		// Two microseconds for the grain of the time stamps.
-		if since+2000 < int64(r.rnrTime) {
+		// Two microseconds for the grain of the time stamps. What comes right after
+		// the NAK may have been on its way when it was sent.
+		if flight := min(int64(r.rnrTime)/2, int64(w.cfg.MinTimeout)/10); since > flight && since+2000 < int64(r.rnrTime) {
 			w.report(s, RNRTooEarly, uint64(r.rnrTime), uint64(max(0, since)), 0)
 		}
 		r.rnr.valid = false
@@ -650,11 +653,12 @@ func (w *Watcher) goBack(s *stream, r *requester, e *sent, d *read, u uint64) {
 	case d != nil && (d.gap || d.pos > d.start) && quick(d.lastT):
 		w.report(s, ResentRead, uint64(max(0, w.now-d.lastT)), 0, 0)
 	default:
-		if r.nak.valid && r.naks == 1 && u < r.nak.psn && quick(r.nak.t) && quick(last) && !answered(w.f.Packet.Opcode) {
+		if r.nak.valid && r.naks == 1 && r.nakSeen && s.Duplicates+s.OutOfOrder == 0 && u < r.nak.psn && quick(r.nak.t) && quick(last) && !answered(w.f.Packet.Opcode) {
 			// Behind what the NAK asks for, and too soon for a time-out. It may
 			// be a late packet, but not if what follows goes on up to the NAK's. Nor
 			// does a NAK stand for the answer to a READ or atomic before it: where
-			// that was lost, the requester goes back to it (RQ-24).
+			// that was lost, the requester goes back to it (RQ-24). A network that
+			// copies or reorders leaves too much open.
 			r.far = refusal{valid: true, psn: u, t: w.now}
 			return
 		}
@@ -688,7 +692,7 @@ func (w *Watcher) askAgain(s *stream, r *requester, u uint64) {
 	}
 	d.again = true
 	d.lastT = w.now
-	d.from, d.to = u, d.end
+	d.was, d.from, d.to = d.from, u, d.end
 	d.pos = u
 	if p.Opcode.Operation() != bth.ReadRequest || !w.full || !d.known || d.op != p.Opcode || s.mtu == 0 && u != d.start {
 		return

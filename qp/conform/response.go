@@ -465,6 +465,7 @@ func (w *Watcher) nak(s *stream, r *requester, u uint64, syn aeth.Syndrome) {
 	r.nakLast, r.nakFrame, r.nakIPID, r.nakAt = u, w.frames, w.f.ID, w.now
 	w.before(s, r, u)
 	r.naks++
+	r.nakSeen = r.at(u) != nil
 	if r.nak.valid {
 		r.nakOld = r.nak
 	}
@@ -619,6 +620,7 @@ func (w *Watcher) readShape(s *stream, d *read, u uint64, payload int, op bth.Op
 		if u == d.from {
 			w.report(s, ReadResumedMiddle, 0, uint64(op), 0)
 		}
+	case got == place(u, d.was, d.end): // to the request before the last
 	case sure && !d.partial:
 		w.report(s, ReadOpcode, uint64(op.Service().Opcode(part)), uint64(op), 0)
 		return
