@@ -74,10 +74,12 @@ func (r *Responder) remembered(n uint64, op bth.Operation) *resource {
 	for i := range min(r.resTail, r.maxRd) {
 		res := &r.res[(r.resTail-1-i)%r.maxRd]
 		if n >= res.first && n < res.first+uint64(res.n) {
-			if res.op == op {
-				return res
+			if res.op != op {
+				return nil
 			}
-			return nil
+			// It may be answered again, before those after it.
+			r.answering = min(r.answering, r.resTail-1-i)
+			return res
 		}
 	}
 	return nil
@@ -164,15 +166,18 @@ func (r *Responder) answer(p *bth.Packet) bool {
 	return true
 }
 
-// oldestPending returns the first request in order whose answer is under way.
+// oldestPending returns the first request in order whose answer is under way, of
+// which there is one.
 func (r *Responder) oldestPending() *resource {
-	n := min(r.resTail, r.maxRd)
-	for i := n; i > 1; i-- {
-		if res := &r.res[(r.resTail-i)%r.maxRd]; res.at != res.end {
+	if r.resTail-r.answering > r.maxRd {
+		r.answering = r.resTail - r.maxRd
+	}
+	for {
+		if res := &r.res[r.answering%r.maxRd]; res.at != res.end {
 			return res
 		}
+		r.answering++
 	}
-	return &r.res[(r.resTail-1)%r.maxRd]
 }
 
 // withdraw gives up the answer res for want of the memory to read, with a NAK.

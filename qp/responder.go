@@ -58,6 +58,7 @@ type Responder struct {
 	nakCount uint64 // PSN of the NAK to send
 
 	resTail            uint64 // count of requests put into res
+	answering          uint64 // of those, none before this has its answer under way
 	compHead, compTail uint32
 	pending            uint32 // answers under way in res
 
