@@ -435,6 +435,7 @@ func (w *Watcher) nak(s *stream, r *requester, u uint64, syn aeth.Syndrome) {
 		return
 	}
 	r.refused(u)
+	r.naks++
 	switch {
 	case r.nakLast == u && r.nakFrame != 0:
 		if r.nakIPID == w.f.ID && (w.now-r.nakAt < int64(w.cfg.Reorder) ||
@@ -464,7 +465,6 @@ func (w *Watcher) nak(s *stream, r *requester, u uint64, syn aeth.Syndrome) {
 	}
 	r.nakLast, r.nakFrame, r.nakIPID, r.nakAt = u, w.frames, w.f.ID, w.now
 	w.before(s, r, u)
-	r.naks++
 	r.nakSeen = r.at(u) != nil
 	if r.nak.valid {
 		r.nakOld = r.nak
