@@ -174,6 +174,14 @@ func freePort(t *testing.T) int {
 	return c.LocalAddr().(*net.UDPAddr).Port
 }
 
+// freeTCP returns a TCP port that was free a moment ago.
+func freeTCP(t *testing.T) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
 // pattern fills b with the guest's pattern of a seed, from byte from on.
 func pattern(b []byte, seed, from uint32) {
 	for i := range b {

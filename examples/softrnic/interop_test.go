@@ -28,6 +28,7 @@ func TestInterop(t *testing.T) {
 	t.Run("rebuild", l.testRebuild)
 	t.Run("many", l.testMany)
 	t.Run("multicast", l.testMulticast)
+	t.Run("tools", l.testTools)
 
 }
 

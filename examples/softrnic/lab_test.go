@@ -55,6 +55,7 @@ type lab struct {
 	regs  *qp.Regions
 	pd    qp.PD
 	ports [2]int // of the segment: ours, the guest's
+	tcp   int    // here, for the guest's 18515
 
 	mem  []byte // what the guest reaches
 	rkey uint32
@@ -69,7 +70,8 @@ type lab struct {
 func newLab(t *testing.T) *lab {
 	l := &lab{mem: make([]byte, memSize)}
 	l.ports = [2]int{freePort(t), freePort(t)}
-	var args []string
+	l.tcp = freeTCP(t)
+	args := []string{"--tcp", fmt.Sprintf("%d:18515", l.tcp)}
 	if *pcap != "" {
 		args = append(args, "--pcap", *pcap)
 	}
@@ -88,7 +90,7 @@ func newLab(t *testing.T) *lab {
 	l.wire = &faulty{segment: seg}
 	l.wire.peerPort = l.ports[1]
 	l.loop = newLoop(port, l.wire, 0)
-	t.Cleanup(l.loop.close)
+	t.Cleanup(func() { l.loop.close() })
 
 	l.rkey, err = l.regs.Register(qp.Region{Data: l.mem, Addr: ourVA,
 		Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic | qp.FlushGlobal | qp.MWBind})

@@ -148,8 +148,13 @@ func (l *loop) takes(n int) time.Duration {
 	return time.Duration(n) * time.Second / time.Duration(l.rate)
 }
 
+// close ends the loop. Closing it again does nothing.
 func (l *loop) close() {
 	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return
+	}
 	l.closed = true
 	l.timer.Stop()
 	l.changed.Broadcast()

@@ -1,4 +1,235 @@
-// Command softrnic is a RoCE endpoint in user space.
+// Command softrnic is a RoCE endpoint in user space: a qp/softnic port on a wire
+// that a program without privileges can have. Against it run a Linux host's
+// ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong, and perftest's ib_send_bw,
+// ib_write_bw, ib_read_bw and ib_atomic_bw, unmodified, at either end; or two of
+// it talk to each other.
 package main
 
-func main() {}
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+const usage = `usage: softrnic WIRE [option...] [ADDRESS]
+
+A RoCE v2 endpoint in user space. With -pingpong or -perftest it is the tool of
+that name: a server, or with ADDRESS a client of the server there. Otherwise it
+makes one queue pair, prints its numbers, connects it to the peer that -peer
+names, and serves a region and a receive queue, or does what -op says.
+
+WIRE is one of
+  -segment LOCAL,REMOTE  Ethernet in UDP datagrams, as QEMU's -netdev dgram has it
+  -udp ADDRESS           a plain UDP socket on port 4791 of this host (Linux)
+  -tap NAME              a TAP interface, made if need be (Linux, CAP_NET_ADMIN)
+  -packet NAME           an interface, beside what the host does with it (Linux,
+                         CAP_NET_RAW)
+
+A UDP socket does not show the IP header that a packet's ICRC covers. All of it is
+known but the 16-bit identification that the sender chose (IPv4): a packet is taken
+whose ICRC is right for some identification. A corrupted packet passes with
+probability 2^-16 instead of 2^-32. -strict takes identification 0 alone, which is
+what this program sends; the Linux driver counts it up. The socket sends with
+identification 0 and Don't Fragment, needs peers that set Don't Fragment and no IP
+options, sends from port 4791 alone, and knows nothing of ECN, VLANs and DSCP.
+
+options:
+`
+
+type options struct {
+	segment, udp, tap, packet string
+	strict                    bool
+	mac                       string
+	ips                       string
+	gid                       int
+	rate                      int
+
+	pingpong, perftest string
+	tcp                int
+	n, size, mtu       int
+	kind               string
+	psn                int
+	peer, op           string
+	dur                time.Duration
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
+
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	var o options
+	fs := flag.NewFlagSet("softrnic", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() { fmt.Fprint(fs.Output(), usage); fs.PrintDefaults() }
+	fs.StringVar(&o.segment, "segment", "", "`LOCAL,REMOTE`: addresses with ports")
+	fs.StringVar(&o.udp, "udp", "", "local IP `address` of the socket")
+	fs.StringVar(&o.tap, "tap", "", "TAP interface `name`")
+	fs.StringVar(&o.packet, "packet", "", "interface `name`")
+	fs.BoolVar(&o.strict, "strict", false, "with -udp: take IPv4 packets of identification 0 alone")
+	fs.StringVar(&o.mac, "mac", "52:54:00:00:00:01", "Ethernet `address` of the port")
+	fs.StringVar(&o.ips, "ip", "192.0.2.1,2001:db8::1", "IP `addresses` of the port; with -udp its address")
+	fs.IntVar(&o.gid, "gid", 0, "`index` among them, where the peer's address does not say which")
+	fs.IntVar(&o.rate, "rate", 0, "most `bytes` sent a second; 0: as fast as it goes")
+	fs.StringVar(&o.pingpong, "pingpong", "", "be ibv_`KIND`_pingpong: rc, uc or ud")
+	fs.StringVar(&o.perftest, "perftest", "", "be ib_`TEST`_bw: send, write, read or atomic (handshake of perftest 5.7 to 6.06)")
+	fs.IntVar(&o.tcp, "p", 18515, "TCP `port` of the tools' handshake")
+	fs.IntVar(&o.n, "n", 1000, "`number` of messages")
+	fs.IntVar(&o.size, "size", 0, "`bytes` of a message; 0: what the tool takes (4096, 1024 for ud, 65536)")
+	fs.IntVar(&o.mtu, "mtu", 1024, "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096")
+	fs.StringVar(&o.kind, "c", "rc", "`kind` of queue pair: rc, uc or ud")
+	fs.IntVar(&o.psn, "psn", -1, "first `PSN` sent; -1: any")
+	fs.StringVar(&o.peer, "peer", "", "the peer's `QPN:PSN:GID[:RKEY:ADDRESS]`, numbers in hexadecimal; - reads that line from standard input")
+	fs.StringVar(&o.op, "op", "", "`operation` to do: send, write, read, fadd or cswap")
+	fs.DurationVar(&o.dur, "for", 0, "`time` to serve; 0: until interrupted")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	bad := func(err error) int {
+		fmt.Fprintln(stderr, "softrnic:", err)
+		return 2
+	}
+	if fs.NArg() > 1 || fs.NArg() == 1 && o.pingpong == "" && o.perftest == "" {
+		return bad(errors.New("one ADDRESS at most, with -pingpong or -perftest; see -h"))
+	}
+	e, err := o.open()
+	if err != nil {
+		return bad(err)
+	}
+	defer e.close()
+
+	switch {
+	case o.pingpong != "" || o.perftest != "":
+		var tcp net.Conn
+		if tcp, err = handshakeConn(fs.Arg(0), o.tcp); err != nil {
+			return bad(err)
+		}
+		defer tcp.Close()
+		t := tool{endpoint: e, tcp: tcp, server: fs.NArg() == 0, n: o.n, size: o.size, mtu: o.mtu, out: stdout}
+		if o.pingpong != "" {
+			err = t.pingpong(o.pingpong)
+		} else {
+			err = t.perftest(o.perftest, o.kind)
+		}
+	default:
+		err = e.serve(&o, stdin, stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "softrnic:", err)
+		return 1
+	}
+	return 0
+}
+
+// endpoint is a port on its wire.
+type endpoint struct {
+	*loop
+	regs *qp.Regions
+	gids []netip.Addr
+	gid  int
+	mac  [6]byte // of all peers, where the wire has no hardware addresses
+	psn  uint32
+}
+
+// open makes the wire and the port.
+func (o *options) open() (*endpoint, error) {
+	hw, err := net.ParseMAC(o.mac)
+	if err != nil || len(hw) != 6 {
+		return nil, fmt.Errorf("-mac %s is no Ethernet address", o.mac)
+	}
+	if o.udp != "" {
+		o.ips = o.udp
+	}
+	e := &endpoint{gid: o.gid, psn: rand.Uint32()}
+	if o.psn >= 0 {
+		e.psn = uint32(o.psn)
+	}
+	cfg := softnic.Config{MAC: frame.MAC(hw)}
+	for _, s := range strings.Split(o.ips, ",") {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, err
+		}
+		e.gids = append(e.gids, a)
+		cfg.GIDs = append(cfg.GIDs, softnic.GID{Addr: a})
+	}
+	if o.gid < 0 || o.gid >= len(e.gids) {
+		return nil, fmt.Errorf("-gid %d: there are %d addresses", o.gid, len(e.gids))
+	}
+	if e.regs, err = qp.NewRegions(64); err != nil {
+		return nil, err
+	}
+	cfg.Regions = e.regs
+	p, err := softnic.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var w wire
+	wires := 0
+	for _, s := range []string{o.segment, o.udp, o.tap, o.packet} {
+		if s != "" {
+			wires++
+		}
+	}
+	switch {
+	case wires != 1:
+		return nil, errors.New("name one wire: -segment, -udp, -tap or -packet; see -h")
+	case o.segment != "":
+		local, remote, _ := strings.Cut(o.segment, ",")
+		w, err = newSegment(local, remote)
+	case o.udp != "":
+		e.mac = [6]byte{2}
+		w, err = newSocket(netip.AddrPortFrom(e.gids[0], frame.Port), o.strict)
+	case o.tap != "":
+		w, err = openTAP(o.tap)
+	default:
+		w, err = openPacket(o.packet)
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.loop = newLoop(p, w, o.rate)
+	return e, nil
+}
+
+// address returns an address handle for a peer.
+func (e *endpoint) address(gid [16]byte) (qp.AddressHandle, error) {
+	a := netip.AddrFrom16(gid).Unmap()
+	h := qp.AddressHandle{GID: gid, MAC: e.mac}
+	for i := range e.gids {
+		j := (e.gid + i) % len(e.gids)
+		if e.gids[j].Is4() == a.Is4() {
+			h.SGIDIndex = uint8(j)
+			return h, nil
+		}
+	}
+	return h, fmt.Errorf("the peer's address is %v, and this port has none of its family", a)
+}
+
+// interrupted waits for a time, 0 for ever, or an interrupt.
+func interrupted(d time.Duration) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, os.Interrupt)
+	defer signal.Stop(c)
+	if d == 0 {
+		<-c
+		return
+	}
+	select {
+	case <-c:
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,83 @@
+//go:build interop
+
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// testTools runs the guest's own tools against this program, in both roles. It is
+// the last test: the program takes over the segment.
+func (l *lab) testTools(t *testing.T) {
+	l.loop.close()
+	wire := fmt.Sprintf("-segment=127.0.0.1:%d,127.0.0.1:%d", l.ports[0], l.ports[1])
+	for _, c := range []struct {
+		tool string
+		ours string
+	}{
+		{"ibv_rc_pingpong -d rxe0 -g 1 -n 300", "-pingpong rc -n 300"},
+		{"ibv_rc_pingpong -d rxe0 -g 2 -n 300 -s 10000 -m 4096", "-pingpong rc -n 300 -size 10000 -mtu 4096 -gid 1"},
+		{"ibv_uc_pingpong -d rxe0 -g 1 -n 300", "-pingpong uc -n 300"},
+		{"ibv_ud_pingpong -d rxe0 -g 1 -n 300", "-pingpong ud -n 300"},
+		{"ibv_ud_pingpong -d rxe0 -g 2 -n 300", "-pingpong ud -n 300 -gid 1"},
+		{"ib_send_bw -F -d rxe0 -x 1 -n 300", "-perftest send -n 300"},
+		{"ib_send_bw -F -d rxe0 -x 2 -n 300 -m 4096", "-perftest send -n 300 -mtu 4096 -gid 1"},
+		{"ib_send_bw -F -d rxe0 -x 1 -n 300 -c UC -s 1000", "-perftest send -c uc -n 300 -size 1000"},
+		{"ib_send_bw -F -d rxe0 -x 1 -n 300 -c UD -s 1000", "-perftest send -c ud -n 300 -size 1000"},
+		{"ib_write_bw -F -d rxe0 -x 1 -n 300", "-perftest write -n 300"},
+		{"ib_write_bw -F -d rxe0 -x 1 -n 300 -c UC -s 1000", "-perftest write -c uc -n 300 -size 1000"},
+		{"ib_read_bw -F -d rxe0 -x 1 -n 300", "-perftest read -n 300"},
+		{"ib_atomic_bw -F -d rxe0 -x 1 -n 300", "-perftest atomic -n 300"},
+	} {
+		row := "`" + strings.TrimSpace(strings.ReplaceAll(strings.ReplaceAll(c.tool, " -d rxe0", ""), " -F", "")) + "`"
+		t.Run(c.tool+"/client there", func(t *testing.T) {
+			l.results.record(t, row, answers)
+			port := freeTCP(t)
+			out := make(chan string, 1)
+			go func() { out <- program(wire, fmt.Sprintf("%s -p %d", c.ours, port)) }()
+			require.Eventually(t, func() bool { return listening(port) }, 10*time.Second, time.Millisecond)
+			a := l.guest.do(t, "sh ms=60000 -- %s -p %d 10.0.2.2", c.tool, port)
+			require.Equal(t, "0", a.words["status"], "the guest's tool: %s", a.words["out"])
+			require.Contains(t, <-out, "exit 0")
+		})
+		t.Run(c.tool+"/server there", func(t *testing.T) {
+			l.results.record(t, row, asks)
+			job := l.guest.do(t, "bg -- %s -p 18515", c.tool).num("job")
+			l.guest.do(t, "sh -- for i in $(seq 100); do cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 .* 0A ' && break; sleep 0.05; done")
+			out := program(wire, fmt.Sprintf("%s -p %d 127.0.0.1", c.ours, l.tcp))
+			a := l.guest.do(t, "wait job=%d ms=20000", job)
+			if a.words["done"] != "1" {
+				a = l.guest.do(t, "wait job=%d ms=1000 kill=9", job)
+			}
+			require.Contains(t, out, "exit 0", "the guest's tool: %s", a.words["out"])
+			require.Equal(t, "0", a.words["status"], "the guest's tool: %s", a.words["out"])
+		})
+	}
+}
+
+// listening reports whether somebody on this host listens at a TCP port.
+func listening(port int) bool {
+	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, _ := os.ReadFile(f)
+		for _, line := range strings.Split(string(b), "\n") {
+			if w := strings.Fields(line); len(w) > 3 && strings.HasSuffix(w[1], fmt.Sprintf(":%04X", port)) && w[3] == "0A" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// program runs this program and returns what it said and its exit code.
+func program(wire, args string) string {
+	var out bytes.Buffer
+	code := run(append([]string{wire, "-rate", fmt.Sprint(20 << 20)}, strings.Fields(args)...), strings.NewReader(""), &out, &out)
+	return fmt.Sprintf("%s\nexit %d", out.String(), code)
+}
