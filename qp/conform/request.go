@@ -653,7 +653,8 @@ func (w *Watcher) goBack(s *stream, r *requester, e *sent, d *read, u uint64) {
 	case d != nil && (d.gap || d.pos > d.start) && quick(d.lastT):
 		w.report(s, ResentRead, uint64(max(0, w.now-d.lastT)), 0, 0)
 	default:
-		if r.nak.valid && r.naks == 1 && r.nakSeen && s.Duplicates+s.OutOfOrder == 0 && u < r.nak.psn && quick(r.nak.t) && quick(last) && !answered(w.f.Packet.Opcode) {
+		settled := s.peer >= 0 && (s.pairedBy == pairCM || w.streams[s.peer].hits > 1) // earlier NAKs were seen
+		if r.nak.valid && r.naks == 1 && r.nakSeen && settled && s.Duplicates+s.OutOfOrder == 0 && u < r.nak.psn && quick(r.nak.t) && quick(last) && !answered(w.f.Packet.Opcode) {
 			// Behind what the NAK asks for, and too soon for a time-out. It may
 			// be a late packet, but not if what follows goes on up to the NAK's. Nor
 			// does a NAK stand for the answer to a READ or atomic before it: where
