@@ -59,6 +59,7 @@ var targets = []target{
 	}, func(b []byte) []any { return []any{b} })},
 	{"fuzz", "FuzzWatch", "frames with modes, seed, mode", flows(func(int) byte { return 5 << 4 },
 		func(b []byte) []any { return []any{b, uint64(len(b)), byte(len(b))} })},
+	{"fuzz/internal/pcapio", "FuzzReader", "capture file", files},
 	{"fuzz/mutator", "FuzzMutate", "frame, link type, bytes not captured, seed, mode", frames(func(s *sample) []any {
 		return []any{s.rec.Data, uint16(s.rec.Link), uint16(0), uint64(s.number), byte(s.number)}
 	})},

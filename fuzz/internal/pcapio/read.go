@@ -83,11 +83,11 @@ func NewReader(in io.Reader) (*Reader, error) {
 	return r, nil
 }
 
-func (r *Reader) take(n int) ([]byte, error) {
+func (r *Reader) take(n uint32) ([]byte, error) {
 	if n > maxBlock {
 		return nil, fmt.Errorf("%w: a record of %d bytes", ErrFormat, n)
 	}
-	if cap(r.buf) < n {
+	if uint32(cap(r.buf)) < n {
 		r.buf = make([]byte, n)
 	}
 	b := r.buf[:n]
@@ -109,14 +109,17 @@ func (r *Reader) Next(rec *mutator.Record) error {
 	if !r.nano {
 		frac *= 1000
 	}
-	n, wire := r.order.Uint32(h[8:]), int(r.order.Uint32(h[12:]))
-	b, err := r.take(int(n))
+	n, wire := r.order.Uint32(h[8:]), r.length(h[12:])
+	b, err := r.take(n)
 	if err != nil {
 		return inside(err)
 	}
 	*rec = mutator.Record{Time: time.Unix(sec, frac), Link: r.link, Data: b, WireLen: max(wire, len(b))}
 	return nil
 }
+
+// length reads a length on the wire, of which a damaged file may say anything.
+func (r *Reader) length(b []byte) int { return int(min(r.order.Uint32(b), maxBlock)) }
 
 func inside(err error) error {
 	if err == io.EOF {
@@ -153,7 +156,7 @@ func (r *Reader) nextBlock(rec *mutator.Record) error {
 		if size < 12 || size%4 != 0 {
 			return fmt.Errorf("%w: a block of %d bytes", ErrFormat, size)
 		}
-		b, err := r.take(int(size))
+		b, err := r.take(size)
 		if err != nil {
 			return inside(err)
 		}
@@ -162,22 +165,22 @@ func (r *Reader) nextBlock(rec *mutator.Record) error {
 		case typ == 1 && len(b) >= 8:
 			r.ifaces = append(r.ifaces, r.iface(b))
 		case typ == 6 && len(b) >= 20:
-			id, n, wire := r.order.Uint32(b), r.order.Uint32(b[12:]), r.order.Uint32(b[16:])
+			id, n, wire := r.order.Uint32(b), r.order.Uint32(b[12:]), r.length(b[16:])
 			if uint64(id) >= uint64(len(r.ifaces)) || uint64(n) > uint64(len(b)-20) {
 				return fmt.Errorf("%w: a packet of no interface, or longer than its block", ErrFormat)
 			}
 			i := &r.ifaces[id]
 			ts := uint64(r.order.Uint32(b[4:]))<<32 | uint64(r.order.Uint32(b[8:]))
-			*rec = mutator.Record{Time: i.time(ts), Link: i.link, Data: b[20 : 20+n], WireLen: max(int(wire), int(n))}
+			*rec = mutator.Record{Time: i.time(ts), Link: i.link, Data: b[20 : 20+n], WireLen: max(wire, int(n))}
 			return nil
 		case typ == 3 && len(b) >= 4 && len(r.ifaces) > 0:
 			i := &r.ifaces[0]
-			wire := r.order.Uint32(b)
-			n := min(int(wire), len(b)-4)
-			if i.snap > 0 {
-				n = min(n, int(i.snap))
+			wire := r.length(b)
+			n := min(wire, len(b)-4)
+			if i.snap > 0 && uint32(n) > i.snap {
+				n = int(i.snap)
 			}
-			*rec = mutator.Record{Link: i.link, Data: b[4 : 4+n], WireLen: int(wire), Time: time.Unix(0, 0)}
+			*rec = mutator.Record{Link: i.link, Data: b[4 : 4+n], WireLen: wire, Time: time.Unix(0, 0)}
 			return nil
 		}
 	}
