@@ -67,6 +67,12 @@ func TestLossList(t *testing.T) {
 func TestJitterReorderDuplicate(t *testing.T) {
 	p := newPair(t, simnet.Config{Seed: 1}, gigabit100, simnet.ConnConfig{MTU: 256})
 	p.l.AB().SetFaults(simnet.Faults{Jitter: 20 * time.Microsecond})
+	last := time.Duration(0)
+	p.n.Observe(func(e *simnet.PacketEvent) {
+		require.GreaterOrEqual(t, e.At, last, "time never goes back")
+		last = e.At
+	})
+	p.l.BA().SetFaults(simnet.Faults{Jitter: 20 * time.Microsecond})
 	p.bulk(t, 100_000)
 	require.Zero(t, p.qb.Counters().OutOfSequence)
 	require.Zero(t, p.qb.Counters().DuplicateRequest)

@@ -202,6 +202,93 @@ func TestNoDeadlockInATree(t *testing.T) {
 	}
 }
 
+// A pause that has to last longer than a frame can say is asked for again, and is
+// no deadlock while somebody drains what it waits for.
+func TestPauseIsRepeated(t *testing.T) {
+	f, err := simnet.Topology{
+		Network: simnet.Config{Carry: simnet.Decoded},
+		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, XOFF: 800_000, XON: 10_000, Buffer: 8_000_000},
+		Rate:    10e9, Core: 100e9,
+	}.Dumbbell(6)
+	require.NoError(t, err)
+	var flows []*simnet.Flow
+	for i := range 6 {
+		fl, err := f.AddFlow(simnet.FlowConfig{From: f.Hosts()[i], To: f.Hosts()[6], Op: qp.OpWrite, Size: 1 << 20, Count: 2,
+			Conn: simnet.ConnConfig{DSCP: 26, RetryForever: true}})
+		require.NoError(t, err)
+		flows = append(flows, fl)
+	}
+	finish(t, f, flows, time.Second)
+	require.True(t, flows[5].Done())
+	require.Nil(t, f.Deadlock())
+	require.Zero(t, totals(f.Network).Dropped)
+	asked, paused := f.Links()[0].BA().Counters(), f.Links()[0].AB().Counters()
+	require.Greater(t, asked.PauseSent, paused.Pauses)
+	require.Equal(t, asked.ResumeSent, paused.Pauses)
+	require.Greater(t, paused.PausedFor[3]/time.Duration(paused.Pauses), 335*time.Microsecond)
+}
+
+// When the frame that ends a pause is lost, the pause ends by itself: at a host, and
+// at a switch.
+func TestLostResume(t *testing.T) {
+	for _, place := range []string{"host", "switch"} {
+		t.Run(place, func(t *testing.T) {
+			build := func(lose []uint64) (*simnet.Fabric, []*simnet.Flow, *simnet.Link) {
+				f, err := simnet.Topology{
+					Network: simnet.Config{Carry: simnet.Decoded},
+					Switch:  simnet.SwitchConfig{Lossless: 1 << 3, XOFF: 60_000},
+					Core:    200e9,
+				}.Dumbbell(2)
+				require.NoError(t, err)
+				// The senders are paused by their switch, or that by the other.
+				l, senders := f.Links()[0], []int{0, 1}
+				if place == "host" {
+					l, senders = f.Hosts()[0].Link(), []int{0, 3}
+					l.BA().SetFaults(simnet.Faults{LossList: lose})
+				}
+				l.BA().SetFaults(simnet.Faults{LossList: lose})
+				var flows []*simnet.Flow
+				for _, i := range senders {
+					to := f.Hosts()[2]
+					if place == "host" {
+						to = f.Hosts()[1]
+					}
+					fl, err := f.AddFlow(simnet.FlowConfig{From: f.Hosts()[i], To: to, Op: qp.OpWrite, Size: 1 << 19, Count: 2,
+						Conn: simnet.ConnConfig{DSCP: 26, RetryForever: true}})
+					require.NoError(t, err)
+					flows = append(flows, fl)
+				}
+				return f, flows, l
+			}
+			f, flows, l := build(nil)
+			var sent, resume uint64
+			f.Observe(func(e *simnet.PacketEvent) {
+				if e.Direction != l.BA() {
+					return
+				}
+				if e.PFC != nil && resume == 0 {
+					if q, ok := e.PFC.Time(3); ok && q == 0 {
+						resume = sent
+					}
+				}
+				sent++
+			})
+			finish(t, f, flows, time.Second)
+			require.NotZero(t, resume)
+
+			f, flows, l = build([]uint64{resume})
+			finish(t, f, flows, time.Second)
+			for _, fl := range flows {
+				require.True(t, fl.Done())
+			}
+			c := l.AB().Counters()
+			require.EqualValues(t, 1, l.BA().Counters().Lost)
+			require.Greater(t, c.PausedFor[3], 100*time.Microsecond)
+			require.Zero(t, totals(f.Network).Dropped)
+		})
+	}
+}
+
 // ECMP spreads flows over the spines, and keeps each on one.
 func TestECMP(t *testing.T) {
 	f, err := simnet.Topology{Network: simnet.Config{Seed: 5, Carry: simnet.Decoded}}.Clos(2, 4, 8)
