@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -36,29 +37,95 @@ func (l *lab) testTools(t *testing.T) {
 		{"ib_read_bw -F -d rxe0 -x 1 -n 300", "-perftest read -n 300"},
 		{"ib_atomic_bw -F -d rxe0 -x 1 -n 300", "-perftest atomic -n 300"},
 	} {
-		row := "`" + strings.TrimSpace(strings.ReplaceAll(strings.ReplaceAll(c.tool, " -d rxe0", ""), " -F", "")) + "`"
-		t.Run(c.tool+"/client there", func(t *testing.T) {
-			l.results.record(t, row, answers)
-			port := freeTCP(t)
-			out := make(chan string, 1)
-			go func() { out <- program(wire, fmt.Sprintf("%s -p %d", c.ours, port)) }()
-			require.Eventually(t, func() bool { return listening(port) }, 10*time.Second, time.Millisecond)
-			a := l.guest.do(t, "sh ms=60000 -- %s -p %d 10.0.2.2", c.tool, port)
-			require.Equal(t, "0", a.words["status"], "the guest's tool: %s", a.words["out"])
-			require.Contains(t, <-out, "exit 0")
-		})
-		t.Run(c.tool+"/server there", func(t *testing.T) {
-			l.results.record(t, row, asks)
-			job := l.guest.do(t, "bg -- %s -p 18515", c.tool).num("job")
-			l.guest.do(t, "sh -- for i in $(seq 100); do cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 .* 0A ' && break; sleep 0.05; done")
-			out := program(wire, fmt.Sprintf("%s -p %d 127.0.0.1", c.ours, l.tcp))
-			a := l.guest.do(t, "wait job=%d ms=20000", job)
-			if a.words["done"] != "1" {
-				a = l.guest.do(t, "wait job=%d ms=1000 kill=9", job)
+		l.testTool(t, wire, "", c.tool, c.ours)
+	}
+}
+
+// testTool runs a tool of the guest against this program on a wire, in both roles.
+func (l *lab) testTool(t *testing.T, wire, more, tool, ours string) {
+	row := "`" + strings.TrimSpace(strings.ReplaceAll(strings.ReplaceAll(tool, " -d rxe0", ""), " -F", "")) + "`" + more
+	t.Run(tool+"/client there", func(t *testing.T) {
+		l.results.record(t, row, answers)
+		port := freeTCP(t)
+		out := make(chan string, 1)
+		go func() { out <- runProgram(wire, fmt.Sprintf("%s -p %d", ours, port)) }()
+		require.Eventually(t, func() bool { return listening(port) }, 10*time.Second, time.Millisecond)
+		a := l.guest.do(t, "sh ms=60000 -- %s -p %d 10.0.2.2", tool, port)
+		require.Equal(t, "0", a.words["status"], "the guest's tool: %s", a.words["out"])
+		require.Contains(t, <-out, "exit 0")
+	})
+	t.Run(tool+"/server there", func(t *testing.T) {
+		l.results.record(t, row, asks)
+		job := l.guest.do(t, "bg -- %s -p 18515", tool).num("job")
+		l.guest.do(t, "sh -- for i in $(seq 100); do cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 .* 0A ' && break; sleep 0.05; done")
+		out := runProgram(wire, fmt.Sprintf("%s -p %d 127.0.0.1", ours, l.tcp))
+		a := l.guest.do(t, "wait job=%d ms=20000", job)
+		if a.words["done"] != "1" {
+			a = l.guest.do(t, "wait job=%d ms=1000 kill=9", job)
+		}
+		require.Contains(t, out, "exit 0", "the guest's tool: %s", a.words["out"])
+		require.Equal(t, "0", a.words["status"], "the guest's tool: %s", a.words["out"])
+	})
+}
+
+// testSocket does the same over a plain UDP socket of this host, whose kernel
+// reaches the guest through a TAP interface. That takes privileges.
+func (l *lab) testSocket(t *testing.T) {
+	const name = "rocetest0"
+	w, err := openTAP(name)
+	if err != nil {
+		t.Skipf("no TAP interface: %v", err)
+	}
+	tap := w.(*device)
+	defer tap.close()
+	for _, args := range []string{"addr add 198.51.100.1/24 dev " + name, "link set " + name + " mtu 4400 address 52:54:00:00:00:01 up"} {
+		out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+		if err != nil {
+			t.Skipf("ip %s: %s", args, out)
+		}
+	}
+	// Addresses of their own: the host may have the others.
+	l.guest.do(t, "sh -- ip addr add 198.51.100.2/24 dev eth0")
+	gid := ""
+	require.Eventually(t, func() bool {
+		for key, addr := range l.guest.do(t, "info").words {
+			if strings.HasSuffix(addr, "198.51.100.2") {
+				gid = strings.TrimPrefix(key, "gid")
 			}
-			require.Contains(t, out, "exit 0", "the guest's tool: %s", a.words["out"])
-			require.Equal(t, "0", a.words["status"], "the guest's tool: %s", a.words["out"])
-		})
+		}
+		return gid != ""
+	}, 5*time.Second, 10*time.Millisecond)
+	l.loop.close()
+	seg, err := newSegment(fmt.Sprintf("127.0.0.1:%d", l.ports[0]), fmt.Sprintf("127.0.0.1:%d", l.ports[1]))
+	require.NoError(t, err)
+	defer seg.close()
+	go func() {
+		buf := make([]byte, 1<<16)
+		for {
+			b, err := tap.read(buf)
+			if err != nil {
+				return
+			}
+			seg.write(b)
+		}
+	}()
+	go func() {
+		buf := make([]byte, 1<<16)
+		for {
+			b, err := seg.read(buf)
+			if err != nil {
+				return
+			}
+			_, _ = tap.f.Write(b)
+		}
+	}()
+	for _, c := range []struct{ tool, ours string }{
+		{"ibv_rc_pingpong -d rxe0 -g " + gid + " -n 300", "-pingpong rc -n 300"},
+		{"ibv_ud_pingpong -d rxe0 -g " + gid + " -n 300", "-pingpong ud -n 300"},
+		{"ib_write_bw -F -d rxe0 -x " + gid + " -n 300 -m 4096", "-perftest write -n 300 -mtu 4096"},
+		{"ib_read_bw -F -d rxe0 -x " + gid + " -n 300", "-perftest read -n 300"},
+	} {
+		l.testTool(t, "-udp=198.51.100.1", ", UDP socket", c.tool, c.ours)
 	}
 }
 
@@ -75,8 +142,8 @@ func listening(port int) bool {
 	return false
 }
 
-// program runs this program and returns what it said and its exit code.
-func program(wire, args string) string {
+// runProgram runs this program and returns what it said and its exit code.
+func runProgram(wire, args string) string {
 	var out bytes.Buffer
 	code := run(append([]string{wire, "-rate", fmt.Sprint(20 << 20)}, strings.Fields(args)...), strings.NewReader(""), &out, &out)
 	return fmt.Sprintf("%s\nexit %d", out.String(), code)

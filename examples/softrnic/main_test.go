@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func freeUDP(t *testing.T) int {
+	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).Port
+}
+
+func program(args ...string) (string, int) {
+	var out bytes.Buffer
+	code := run(args, strings.NewReader(""), &out, &out)
+	return out.String(), code
+}
+
+func TestUsage(t *testing.T) {
+	out, code := program("-h")
+	require.Zero(t, code)
+	require.Contains(t, out, "usage: softrnic")
+	for _, bad := range []string{"", "-nonsense", "-segment x,y", "-segment 127.0.0.1:0,127.0.0.1:1 -tap x", "-segment 127.0.0.1:0,127.0.0.1:1 -ip x",
+		"-segment 127.0.0.1:0,127.0.0.1:1 -gid 7", "-segment 127.0.0.1:0,127.0.0.1:1 -mac x", "-packet nosuchinterface", "-segment 127.0.0.1:0,127.0.0.1:1 here"} {
+		out, code := program(strings.Fields(bad)...)
+		require.Equal(t, 2, code, bad)
+		require.NotEmpty(t, out)
+	}
+}
+
+// TestAgainstItself runs each tool between two of this program: on a segment, and
+// on sockets where the system has what they need.
+func TestAgainstItself(t *testing.T) {
+	a, b := freeUDP(t), freeUDP(t)
+	at := func(l, r int) string { return fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d", l, r) }
+	wires := map[string][2]string{
+		"segment": {at(a, b), at(b, a) + " -mac 52:54:00:00:00:02 -ip 192.0.2.2,2001:db8::2"},
+	}
+	if runtime.GOOS == "linux" {
+		wires["udp"] = [2]string{"-udp 127.0.0.1", "-udp 127.0.0.2"}
+	}
+	for name, wire := range wires {
+		for _, what := range []string{
+			"-pingpong rc -n 50", "-pingpong rc -n 20 -size 20000 -mtu 4096", "-pingpong uc -n 50 -size 900", "-pingpong ud -n 50",
+			"-perftest send -n 50", "-perftest write -n 50", "-perftest read -n 50", "-perftest atomic -n 50",
+			"-perftest send -c ud -n 50 -size 500",
+		} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				l, err := net.Listen("tcp", "127.0.0.1:0")
+				require.NoError(t, err)
+				port := l.Addr().(*net.TCPAddr).Port
+				l.Close()
+				what += fmt.Sprintf(" -rate 50000000 -p %d", port)
+				type result struct {
+					out  string
+					code int
+				}
+				server := make(chan result, 1)
+				go func() {
+					out, code := program(strings.Fields(wire[0] + " " + what)...)
+					server <- result{out, code}
+				}()
+				var out string
+				code := 2
+				for end := time.Now().Add(20 * time.Second); code == 2 && time.Now().Before(end); {
+					// The server is not listening yet, or the last one's socket not gone.
+					out, code = program(strings.Fields(wire[1] + " " + what + " 127.0.0.1")...)
+					select {
+					case r := <-server:
+						require.Zero(t, r.code, r.out)
+						server <- r
+					default:
+					}
+				}
+				require.Zero(t, code, out)
+				r := <-server
+				require.Zero(t, r.code, r.out)
+			})
+		}
+	}
+}
