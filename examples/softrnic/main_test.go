@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"os/exec"
 	"runtime"
 	"strings"
 	"testing"
@@ -47,6 +48,12 @@ func TestAgainstItself(t *testing.T) {
 	}
 	if runtime.GOOS == "linux" {
 		wires["udp"] = [2]string{"-udp 127.0.0.1", "-udp 127.0.0.2"}
+	}
+	const tap = "rocetest1"
+	if exec.Command("ip", "tuntap", "add", "mode", "tap", "name", tap).Run() == nil {
+		defer exec.Command("ip", "link", "del", tap).Run()
+		require.NoError(t, exec.Command("ip", "link", "set", tap, "mtu", "4400", "up").Run())
+		wires["interface"] = [2]string{"-tap " + tap, "-packet " + tap + " -mac 52:54:00:00:00:02 -ip 192.0.2.2,2001:db8::2"}
 	}
 	for name, wire := range wires {
 		for _, what := range []string{
