@@ -299,7 +299,7 @@ func (w *Watcher) malformed(err error) {
 		w.badICRC(s)
 		return
 	}
-	s.void(p.PSN)
+	s.void(p.PSN, w.now)
 	switch err {
 	case bth.ErrOpcode:
 		w.report(s, OpcodeUnknown, 0, uint64(p.Opcode), 0)
@@ -325,7 +325,7 @@ func (w *Watcher) packet() {
 	case frame.ICRCBad:
 		w.seen.Class = ClassInvalid
 		// The fields may be wrong; a PSN that would be the next one is not.
-		s.void(w.f.Packet.PSN)
+		s.void(w.f.Packet.PSN, w.now)
 		w.badICRC(s)
 		return
 	case frame.ICRCUnchecked:
@@ -339,7 +339,7 @@ func (w *Watcher) judge(s *stream) {
 	p := &w.f.Packet
 	if !w.common(s) {
 		w.seen.Class = ClassInvalid
-		s.void(p.PSN)
+		s.void(p.PSN, w.now)
 		return
 	}
 	payload := max(w.f.PayloadLen(), 0)

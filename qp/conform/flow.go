@@ -207,10 +207,11 @@ func (s *stream) first(c Check) bool {
 
 // void remembers the PSN of a packet that its receiver drops, so that neither
 // its absence nor an answer to it is held against anybody.
-func (s *stream) void(p psn.PSN) {
+func (s *stream) void(p psn.PSN, now int64) {
 	if s.req == nil || !s.req.started {
 		return
 	}
+	s.req.disturbed = now
 	if u := psn.Unwrap(s.req.next, p); u >= s.req.next && u < s.req.next+64 {
 		s.req.voidTo = max(s.req.voidTo, u+1)
 	}

@@ -90,22 +90,23 @@ type requester struct {
 	resendNext uint64
 	gapAt      int64
 
-	acked    uint64 // above the highest acknowledged
-	answered uint64 // highest PSN answered positively; 0: none
-	answerAt int64
-	nak      refusal // sequence error that awaits retransmission
-	nakSeen  bool    // what the last refused had been captured
-	naks     int     // sequence errors since all was sent again
-	nakOld   refusal // one before that the requester may not have reacted to yet
-	rnr      refusal
-	rnrTime  time.Duration
-	far      refusal // retransmission that began before what the NAK asks for
-	nakLast  uint64  // PSN of the last NAK sequence error
-	nakFrame uint64
-	nakIPID  uint16
-	nakAt    int64
-	silent   int // time-outs since the last answer of any kind
-	copies   int // duplicates and retransmissions, each of which may be answered
+	acked     uint64 // above the highest acknowledged
+	answered  uint64 // highest PSN answered positively; 0: none
+	answerAt  int64
+	nak       refusal // sequence error that awaits retransmission
+	nakSeen   bool    // what the last refused had been captured
+	naks      int     // sequence errors since all was sent again
+	nakOld    refusal // one before that the requester may not have reacted to yet
+	rnr       refusal
+	rnrTime   time.Duration
+	far       refusal // retransmission that began before what the NAK asks for
+	nakLast   uint64  // PSN of the last NAK sequence error
+	nakFrame  uint64
+	nakIPID   uint16
+	nakAt     int64
+	silent    int   // time-outs since the last answer of any kind
+	disturbed int64 // when something was last lost, copied, damaged or sent again
+	copies    int   // duplicates and retransmissions, each of which may be answered
 
 	suspect      refusal // acknowledgement of what was not seen sent
 	suspectFrame uint64
@@ -149,6 +150,12 @@ func (r *requester) restart() {
 	clear(ring)
 	lat, com := r.latency, r.completion
 	*r = requester{ring: ring, latency: lat, completion: com}
+}
+
+// calm reports whether nothing was amiss for a while, so that what looks wrong
+// cannot be due to requests that the capture lost.
+func (w *Watcher) calm(r *requester) bool {
+	return r.disturbed == 0 || w.now-r.disturbed > 100*int64(w.cfg.MinTimeout)
 }
 
 func (w *Watcher) requesterOf(s *stream) *requester {
@@ -356,7 +363,7 @@ func (w *Watcher) newRequest(s *stream, r *requester, u uint64, payload int) {
 	}
 	if u > r.next {
 		s.SequenceError++
-		r.gapAt = w.now
+		r.gapAt, r.disturbed = w.now, w.now
 		w.report(s, SequenceGap, uint64(psn.Wrap(r.next)), u-r.next, 0)
 	} else if q := &r.suspect; q.valid && u <= q.psn && u >= r.voidTo && q.sure && s.Duplicates == 0 {
 		// The acknowledged PSN follows only now. Had the capture lost it the first
@@ -556,6 +563,7 @@ func (w *Watcher) oldRequest(s *stream, r *requester, u uint64, payload int, unr
 		w.seen.Class = ClassCopy
 		s.Duplicates++
 		r.copies++
+		r.disturbed = w.now
 		w.report(s, DuplicateRequest, uint64(max(0, w.now-e.last)), 0, e.frame)
 		w.same(s, e, d)
 		if answered(p.Opcode) {
@@ -576,6 +584,7 @@ func (w *Watcher) oldRequest(s *stream, r *requester, u uint64, payload int, unr
 	w.seen.Class = ClassResent
 	s.Retransmitted++
 	r.copies++
+	r.disturbed = w.now
 	switch {
 	case r.resend && u == r.resendNext:
 		if r.far.valid && r.nak.valid && u == r.nak.psn {

@@ -347,6 +347,7 @@ func (w *Watcher) cover(s *stream, r *requester, u uint64) {
 	}
 	if missing > 0 {
 		t.CaptureLost += missing
+		r.disturbed = w.now
 		w.report(s, CaptureLost, 0, missing, 0)
 	}
 	r.acked = u + 1
@@ -496,6 +497,9 @@ func (w *Watcher) readResponse(s *stream, r *requester, payload int, hasAETH boo
 	}
 	isAtomic := d.op.Operation() == bth.CmpSwap || d.op.Operation() == bth.FetchAdd
 	if isAtomic != atomic {
+		if (d.open || d.guessed) && u != d.start {
+			return // another request may have begun there, unseen
+		}
 		check := ReadOutside
 		if atomic {
 			check = AtomicOutside
@@ -516,7 +520,7 @@ func (w *Watcher) readResponse(s *stream, r *requester, payload int, hasAETH boo
 		w.creditLimit(s, r)
 	}
 	again := u < d.high
-	late := !d.open && !d.guessed && r.answered >= d.end && !d.again && !again && w.now-r.answerAt < int64(w.cfg.MinTimeout)
+	late := !d.open && !d.guessed && r.answered >= d.end && !d.again && !again && w.calm(r) && w.now-r.answerAt < int64(w.cfg.MinTimeout)
 	if late {
 		w.report(s, ResponseLate, uint64(psn.Wrap(r.answered)), uint64(d.op), 0)
 	}
@@ -581,6 +585,7 @@ func (w *Watcher) readData(s *stream, r *requester, d *read, u uint64, payload i
 	if u > d.pos && !again {
 		s.SequenceError++
 		d.gap = true
+		r.disturbed = w.now
 		w.report(s, ReadSequenceGap, uint64(psn.Wrap(d.pos)), u-d.pos, 0)
 	}
 	if !again {
@@ -591,7 +596,9 @@ func (w *Watcher) readData(s *stream, r *requester, d *read, u uint64, payload i
 	// this is what follows at once on what came before.
 	sure := u == d.from || u == d.pos && w.now-d.lastT < int64(w.cfg.MinTimeout)
 	if !d.open && !d.guessed && u < d.to {
-		w.readShape(s, d, u, payload, op, sure)
+		// The answer to a request for the rest begins with First or Only.
+		resumed := u != d.start && (op.First() || op.Operation() == bth.ReadResponseOnly) && !w.calm(r)
+		w.readShape(s, d, u, payload, op, sure && !resumed)
 	} else if (d.open || d.guessed) && d.known && payload > int(d.len) {
 		w.report(s, ReadSize, uint64(d.len), uint64(payload), 0)
 	}
