@@ -36,33 +36,75 @@ func (e *experiment) first() (name string, others []flowResult) {
 	return "", e.Flows
 }
 
+// row is a figure of all runs of a scenario.
+type row struct {
+	name  string
+	value func(e *experiment) string
+}
+
 func table(w io.Writer, runs []*experiment, o *options) {
-	last := ""
-	for _, e := range runs {
-		if e.Scenario != last {
-			if last != "" {
-				fmt.Fprintln(w)
+	gbps := func(v float64) string { return fmt.Sprintf("%.3f", v) }
+	kb := func(n int) string { return fmt.Sprintf("%.1f", float64(n)/1000) }
+	count := func(n uint64) string { return fmt.Sprint(n) }
+	us := func(v float64) string { return fmt.Sprintf("%.0f", v) }
+	others := func(e *experiment, f func(v []float64) float64) string {
+		_, fs := e.first()
+		v := make([]float64, len(fs))
+		for i := range fs {
+			v[i] = fs[i].Goodput
+		}
+		return gbps(f(v))
+	}
+	mean := func(v []float64) float64 {
+		sum := 0.0
+		for _, x := range v {
+			sum += x
+		}
+		return sum / float64(len(v))
+	}
+	for i, scenario := range o.scenarios {
+		var es []*experiment
+		for _, e := range runs {
+			if e.Scenario == scenario {
+				es = append(es, e)
 			}
-			last = e.Scenario
-			fmt.Fprintf(w, "%s, %.4g Gb/s, %g ms\n", title(e.Scenario, o), o.rate, e.Virtual)
-			special, _ := e.first()
-			fmt.Fprintf(w, "%8s %8s %22s %9s %6s %20s %8s %8s %7s %8s %7s %8s %24s\n", "", "goodput", "a flow, Gb/s", special, "", "queue, KB", "marked", "", "", "paused", "", "sent", "message, us")
-			fmt.Fprintf(w, "%8s %8s %6s %7s %7s %9s %6s %6s %6s %6s %8s %8s %7s %8s %7s %8s %8s %7s %7s\n",
-				"preset", "Gb/s", "min", "mean", "max", "", "Jain", "mean", "p99", "max", "packets", "CNPs", "pauses", "ms", "dropped", "again", "median", "p99", "max")
 		}
-		special, others := e.first()
-		text := ""
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "%s; %.4g Gb/s, %g ms\n", title(scenario, o), o.rate, es[0].Virtual)
+		special, _ := es[0].first()
+		rows := []row{{"", func(e *experiment) string { return e.Preset }}, {"goodput, Gb/s", func(e *experiment) string { return gbps(e.Goodput) }}}
+		each := "a flow: "
 		if special != "" {
-			text = fmt.Sprintf("%.3f", e.Flows[0].Goodput)
+			each = "another flow: "
+			rows = append(rows, row{special, func(e *experiment) string { return gbps(e.Flows[0].Goodput) }})
 		}
-		lo, hi, sum := others[0].Goodput, others[0].Goodput, 0.0
-		for _, f := range others {
-			lo, hi, sum = min(lo, f.Goodput), max(hi, f.Goodput), sum+f.Goodput
+		rows = append(rows,
+			row{each + "least", func(e *experiment) string { return others(e, slices.Min[[]float64]) }},
+			row{each + "mean", func(e *experiment) string { return others(e, mean) }},
+			row{each + "most", func(e *experiment) string { return others(e, slices.Max[[]float64]) }},
+			row{"Jain's index", func(e *experiment) string { return fmt.Sprintf("%.4f", e.Jain) }},
+			row{"queue, KB: mean", func(e *experiment) string { return kb(e.Mean) }},
+			row{"99th percentile", func(e *experiment) string { return kb(e.P99) }},
+			row{"most", func(e *experiment) string { return kb(e.Max) }},
+			row{"message, us: median", func(e *experiment) string { return us(e.FCT50) }},
+			row{"99th percentile", func(e *experiment) string { return us(e.FCT99) }},
+			row{"most", func(e *experiment) string { return us(e.FCTMax) }},
+			row{"packets marked", func(e *experiment) string { return count(e.Marks) }},
+			row{"CNPs", func(e *experiment) string { return count(e.CNPs) }},
+			row{"pauses", func(e *experiment) string { return count(e.Pauses) }},
+			row{"paused, ms of all links", func(e *experiment) string { return fmt.Sprintf("%.2f", e.PausedFor) }},
+			row{"packets dropped", func(e *experiment) string { return count(e.Drops) }},
+			row{"packets sent again", func(e *experiment) string { return count(e.Again) }},
+		)
+		for _, r := range rows {
+			fmt.Fprintf(w, "%26s", r.name)
+			for _, e := range es {
+				fmt.Fprintf(w, " %12s", r.value(e))
+			}
+			fmt.Fprintln(w)
 		}
-		kb := func(n int) string { return fmt.Sprintf("%.0f", float64(n)/1000) }
-		fmt.Fprintf(w, "%8s %8.3f %6.3f %7.3f %7.3f %9s %6.4f %6s %6s %6s %8d %8d %7d %8.2f %7d %8d %8.0f %7.0f %7.0f\n",
-			e.Preset, e.Goodput, lo, sum/float64(len(others)), hi, text, e.Jain, kb(e.Mean), kb(e.P99), kb(e.Max),
-			e.Marks, e.CNPs, e.Pauses, e.PausedFor, e.Drops, e.Again, e.FCT50, e.FCT99, e.FCTMax)
 	}
 }
 

@@ -11,10 +11,9 @@ through switches, and prints rates, fairness, queues, and what it took.
       converge    two hosts share a link; the second comes later
       burst       one flow without end; N hosts send 64 KiB each to the same
                   receiver once in 5 ms
-      victim      N hosts send to one behind another switch; a flow that shares
-                  the link between the switches with them from a quarter of the
-                  run on, but goes to an idle
-                  host, suffers from the pauses
+      victim      N hosts send to one behind another switch; a quarter of the run
+                  later comes a flow that shares the link between the switches
+                  with them, but goes to an idle host: it suffers from the pauses
   -preset LIST    some of these, or all (default all)
       off         no congestion control, PFC alone
       paper       DCQCN with the values of the SIGCOMM 2015 paper
@@ -32,9 +31,9 @@ through switches, and prints rates, fairness, queues, and what it took.
                   FILE-incast.svg and so on
   -h              this text
 
-Goodput, fairness and queue are those of the second half of the run; the counts of
-the whole of it. Jain's index is 1 when all flows get the same, and the mean over
-windows of a millisecond. Queue lengths are those of the congested output, sampled
+Goodput, fairness and queue are those of the second half of the run; the counts
+and message times of the whole of it. Jain's index is 1 when all flows get the same; it is the
+mean over windows of a millisecond (burst: 5 ms). Queue lengths are those of the congested output, sampled
 every 10 us. Message times go from post to completion, for messages of 1 MiB (burst:
 64 KiB).
 

@@ -15,7 +15,7 @@ table, and where each curve falls to half.
   -loss LIST    percent of packets lost, 0 to 10
                 (default ` + defaultLosses + `)
   -timeout N    acknowledgement timeout code: 4.096 us x 2^N
-                (default 14, 67 ms, as most applications have it)
+                (default 14, 67 ms, as the perftest tools have it)
   -packets N    packets of data to deliver for a point (default 100000); from
                 0.02 % loss on up to 8 times as many, until there were 12
                 timeouts, so that luck has less of a say
@@ -24,8 +24,7 @@ table, and where each curve falls to half.
   -o FILE.svg   also draw the curves
   -h            this text
 
-Columns and JSON: goodput is message bytes delivered in order over
-virtual time, in Gb/s.
+Goodput is message bytes delivered in order over virtual time, in Gb/s.
 
 Exit code: 0 all transfers went through; 1 one failed; 2 bad usage, or a file that
 cannot be written.

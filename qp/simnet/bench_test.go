@@ -111,3 +111,25 @@ func BenchmarkIdle(b *testing.B) {
 		})
 	}
 }
+
+// Four links a packet: every host of a two-tier tree sends to one under another
+// leaf.
+func BenchmarkClos(b *testing.B) {
+	p := cnp.Paper()
+	f, err := simnet.Topology{
+		Network: simnet.Config{Seed: 1, Carry: simnet.Shared},
+		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, ECN: &cnp.CongestionParams{Kmin: 100_000, Kmax: 400_000, Pmax: 200_000}},
+		Host:    simnet.HostConfig{DCQCN: &p},
+	}.Clos(8, 4, 8)
+	require.NoError(b, err)
+	var flows []*simnet.Flow
+	for i := range 64 {
+		fl, err := f.AddFlow(simnet.FlowConfig{
+			From: f.Hosts()[i], To: f.Hosts()[(i+8)%64], Op: qp.OpWrite, Size: 64 << 10, Depth: 4,
+			Conn: simnet.ConnConfig{DSCP: 26},
+		})
+		require.NoError(b, err)
+		flows = append(flows, fl)
+	}
+	measure(b, f.Network, flows)
+}
