@@ -20,8 +20,13 @@ type neighborTable struct {
 	max     int
 	asking  []question
 	due     int64 // when to ask again, 0 for never
+	more    bool  // QPs wait for addresses that are not asked for yet
 	refused uint64
 }
+
+// maxAsking is how many addresses are asked for at once.
+const maxAsking = 64
+
 
 type question struct {
 	addr  netip.Addr
@@ -33,7 +38,7 @@ type question struct {
 func (n *neighborTable) init(size int) {
 	n.max = size
 	n.macs = make(map[netip.Addr]frame.MAC)
-	n.asking = make([]question, 0, 64)
+	n.asking = make([]question, 0, maxAsking)
 }
 
 func (n *neighborTable) lookup(a netip.Addr) (frame.MAC, bool) {
@@ -58,8 +63,12 @@ func (p *Port) learn(a netip.Addr, mac frame.MAC) {
 			n.asking = append(n.asking[:i], n.asking[i+1:]...)
 			n.rearm()
 			p.wake(a, true)
+			p.askMore()
 			return
 		}
+	}
+	if n.more {
+		p.wake(a, true)
 	}
 }
 
@@ -88,8 +97,34 @@ func (p *Port) resolve(a netip.Addr, sgid int) {
 		n.rearm()
 		return
 	}
-	// Too many at once: the QP tries again when it is next touched.
-	p.wake(a, false)
+	n.more = true // asked for when another has its answer
+}
+
+// askMore asks for addresses that QPs wait for, as far as there is room.
+func (p *Port) askMore() {
+	n := &p.neighbors
+	if !n.more {
+		return
+	}
+	n.more = false
+	for _, q := range p.qps {
+		if q == nil || !q.unresolved {
+			continue
+		}
+		dst, sgid := q.waitsFor()
+		if p.resolve(dst, sgid); n.more {
+			return
+		}
+	}
+}
+
+// waitsFor returns the address that q's next packet needs, and the GID it is sent
+// from.
+func (q *QP) waitsFor() (netip.Addr, int) {
+	if ah := q.m.NextAH(); ah != nil {
+		return netip.AddrFrom16(ah.GID).Unmap(), int(ah.SGIDIndex)
+	}
+	return q.peer, int(q.gid)
 }
 
 func (p *Port) resolveAgain(t int64) {
@@ -111,6 +146,7 @@ func (p *Port) resolveAgain(t int64) {
 		p.wake(a, false)
 	}
 	n.rearm()
+	p.askMore()
 }
 
 // wake tells the QPs that wait for an address that it is known, or that nobody
@@ -120,11 +156,7 @@ func (p *Port) wake(a netip.Addr, known bool) {
 		if q == nil || !q.unresolved {
 			continue
 		}
-		dst := q.peer
-		if ah := q.m.NextAH(); ah != nil {
-			dst = netip.AddrFrom16(ah.GID).Unmap()
-		}
-		if dst != a {
+		if dst, _ := q.waitsFor(); dst != a {
 			continue
 		}
 		q.unresolved = false
@@ -143,8 +175,8 @@ func (p *Port) wake(a netip.Addr, known bool) {
 // controlRing holds frames of ARP and neighbour discovery to be sent. Those that
 // find it full are dropped: they are asked for again.
 type controlRing struct {
-	frames     [16][96]byte
-	lens       [16]uint8
+	frames     [2 * maxAsking][96]byte
+	lens       [2 * maxAsking]uint8
 	head, tail uint32
 }
 

@@ -1,0 +1,140 @@
+package softnic_test
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// raceEnabled is set in builds with -race, where allocations are not ours alone.
+var raceEnabled bool
+
+// mallocs counts the allocations of f. testing.AllocsPerRun rounds down.
+func mallocs(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.Mallocs - before.Mallocs
+}
+
+// readPcap returns the frames of a capture in fuzz/captures, or of a file.
+func readPcap(t testing.TB, name string) (frames [][]byte) {
+	if filepath.Dir(name) == "." {
+		name = "../../fuzz/captures/" + name + ".pcap"
+	}
+	b, err := os.ReadFile(name)
+	require.NoError(t, err)
+	magic := binary.LittleEndian.Uint32(b)
+	require.Contains(t, []uint32{0xa1b2c3d4, 0xa1b23c4d}, magic, name)
+	for b = b[24:]; len(b) != 0; {
+		n := binary.LittleEndian.Uint32(b[8:])
+		frames = append(frames, b[16:16+n])
+		b = b[16+n:]
+	}
+	return frames
+}
+
+// allCaptures returns the frames of all captures.
+func allCaptures(t testing.TB) (frames [][]byte) {
+	names, err := filepath.Glob("../../fuzz/captures/*.pcap")
+	require.NoError(t, err)
+	require.NotEmpty(t, names)
+	for _, name := range names {
+		frames = append(frames, readPcap(t, name)...)
+	}
+	return frames
+}
+
+var start = time.Unix(1_800_000_000, 0)
+
+// onePort returns a port with these addresses.
+func onePort(t testing.TB, mac byte, cfg softnic.Config, addrs ...string) *softnic.Port {
+	cfg.MAC = frame.MAC{0x52, 0x54, 0, 0, 0, mac}
+	for _, a := range addrs {
+		cfg.GIDs = append(cfg.GIDs, softnic.GID{Addr: netip.MustParseAddr(a)})
+	}
+	p, err := softnic.New(cfg)
+	require.NoError(t, err)
+	return p
+}
+
+// drain returns the frames that a port has to send.
+func drain(p *softnic.Port, now time.Time) (frames [][]byte) {
+	for {
+		b, ok := p.NextFrame(now, nil)
+		if !ok {
+			return frames
+		}
+		frames = append(frames, b)
+	}
+}
+
+func decode(t testing.TB, b []byte) *frame.Frame {
+	f := new(frame.Frame)
+	require.NoError(t, frame.Finder{}.Decode(frame.Ethernet, b, len(b), f))
+	require.Equal(t, frame.ICRCGood, f.CheckICRC())
+	return f
+}
+
+func gidOf(s string) [16]byte { return netip.MustParseAddr(s).As16() }
+
+// qpOf makes a QP of a kind, in RTS, towards a peer.
+func qpOf(t testing.TB, p *softnic.Port, now time.Time, typ qp.Type, dst qp.AddressHandle, more func(*softnic.QPConfig, *qp.Attr)) (*softnic.QP, *softnic.CQ) {
+	cq := softnic.NewCQ()
+	c := softnic.QPConfig{Config: qp.Config{Type: typ, MaxSendWR: 16, MaxRecvWR: 16, MaxRdAtomic: 4, MaxDestRdAtomic: 4}, SendCQ: cq, RecvCQ: cq}
+	a := qp.Attr{PKey: 0xffff, QKey: 0x1111, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic, PathMTU: 1024,
+		DestQPN: 0x11, AH: dst, MaxDestRdAtomic: 4, MaxRdAtomic: 4, MinRNRTimer: 12, Timeout: 14, RetryCnt: 7, RNRRetry: 7}
+	if more != nil {
+		more(&c, &a)
+	}
+	q, err := p.CreateQP(c)
+	require.NoError(t, err)
+	require.NoError(t, bringUp(q, now, typ, a))
+	return q, cq
+}
+
+func bringUp(q *softnic.QP, now time.Time, typ qp.Type, a qp.Attr) error {
+	init, rtr, rts := qp.AttrPKey|qp.AttrAccess, qp.AttrAH|qp.AttrPathMTU|qp.AttrDestQPN|qp.AttrRQPSN, qp.AttrSQPSN
+	const receives, sends = qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer, qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic
+	switch typ {
+	case qp.UD:
+		init, rtr = qp.AttrPKey|qp.AttrQKey, qp.AttrPathMTU
+	case qp.RC:
+		rtr, rts = rtr|receives, rts|sends
+	case qp.XRCSend:
+		rts |= sends
+	case qp.XRCRecv:
+		rtr, rts = rtr|receives, rts|qp.AttrTimeout
+	}
+	for i, m := range []qp.AttrMask{init, rtr, rts} {
+		a.State = qp.Init + qp.State(i)
+		if err := q.Modify(now, &a, m|qp.AttrState); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func poll(t testing.TB, cq *softnic.CQ) qp.Completion {
+	t.Helper()
+	var wc qp.Completion
+	require.True(t, cq.Poll(&wc), "no completion")
+	return wc
+}
+
+func none(t testing.TB, cq *softnic.CQ) {
+	t.Helper()
+	var wc qp.Completion
+	require.False(t, cq.Poll(&wc), "%+v", wc)
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package softnic_test
+
+func init() { raceEnabled = true }
