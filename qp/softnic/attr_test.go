@@ -1,0 +1,492 @@
+package softnic_test
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+var peerMAC = [6]byte{0x52, 0x54, 0, 0, 0, 2}
+
+func toPeer() qp.AddressHandle { return qp.AddressHandle{GID: gidOf("192.0.2.2"), MAC: peerMAC} }
+
+func TestConfig(t *testing.T) {
+	good := softnic.Config{GIDs: []softnic.GID{addr("192.0.2.1")}}
+	for name, f := range map[string]func(*softnic.Config){
+		"no GID":       func(c *softnic.Config) { c.GIDs = nil },
+		"257 GIDs":     func(c *softnic.Config) { c.GIDs = make([]softnic.GID, 257) },
+		"invalid GID":  func(c *softnic.Config) { c.GIDs = []softnic.GID{{}} },
+		"GID type":     func(c *softnic.Config) { c.GIDs = []softnic.GID{{Addr: netip.MustParseAddr("::1"), Type: 2}} },
+		"QPs":          func(c *softnic.Config) { c.MaxQPs = 1<<23 + 1 },
+		"negative QPs": func(c *softnic.Config) { c.MaxQPs = -1 },
+		"neighbours":   func(c *softnic.Config) { c.MaxNeighbors = -1 },
+	} {
+		c := good
+		f(&c)
+		_, err := softnic.New(c)
+		require.ErrorIs(t, err, softnic.ErrConfig, name)
+	}
+	c := good
+	c.DCQCN = new(cnp.Params)
+	_, err := softnic.New(c)
+	require.ErrorIs(t, err, cnp.ErrParams)
+}
+
+func TestPKeyTable(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{PKeys: []uint16{0x8001, 0x0002}}, "192.0.2.1")
+	q, err := p.CreateQP(softnic.QPConfig{Config: qp.Config{MaxSendWR: 1}})
+	require.NoError(t, err)
+	set := func(k uint16) error {
+		return q.Modify(start, &qp.Attr{State: qp.Init, PKey: k}, qp.AttrState|qp.AttrPKey|qp.AttrAccess)
+	}
+	for _, k := range []uint16{0x8003, 0xffff, 0x0002, 0, 0x8000} {
+		require.ErrorIs(t, set(k), softnic.ErrPKey, "%#x", k)
+		require.Equal(t, qp.Reset, q.State())
+	}
+	// A full member and a limited one may talk, two limited ones not.
+	for _, k := range []uint16{0x8001, 0x0001, 0x8002} {
+		require.NoError(t, set(k), "%#x", k)
+	}
+	// A packet of another partition is dropped by the QP.
+	got, _ := qpOf(t, p, start, qp.RC, toPeer(), func(_ *softnic.QPConfig, a *qp.Attr) { a.PKey = 0x8001 })
+	f := request(got)
+	f.Packet.PKey = 0x8002
+	require.Equal(t, softnic.Delivered, p.HandleFrame(start, f.AppendTo(nil)))
+	require.EqualValues(t, 1, got.Counters().Invalid)
+	require.Empty(t, drain(p, start))
+	f.Packet.PKey = 0x0001
+	p.HandleFrame(start, f.AppendTo(nil))
+	require.Len(t, drain(p, start), 1)
+}
+
+// request returns a zero-length WRITE to q, from its peer.
+func request(q *softnic.QP) *frame.Frame {
+	f := &frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DstMAC: frame.MAC{0x52, 0x54, 0, 0, 0, 1}, SrcMAC: peerMAC,
+		Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr("192.0.2.1"), DF: true, HopLimit: 64, SrcPort: 0xc000, DstPort: frame.Port}
+	f.Packet = bth.Packet{Header: bth.Header{Opcode: bth.RC.Opcode(bth.WriteOnly), M: true, PKey: q.Attr().PKey, DestQP: q.Num(), AckReq: true, PSN: q.Attr().RQPSN}}
+	return f
+}
+
+// TestAddressVector: what the address handle says is on the wire, and what comes
+// back to the QP does not change it.
+func TestAddressVector(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{ECT: true}, "192.0.2.1", "2001:db8::1")
+	ah := qp.AddressHandle{GID: gidOf("2001:db8::2"), SGIDIndex: 1, MAC: peerMAC, TrafficClass: 26 << 2, HopLimit: 7, FlowLabel: 0xabcde, HasVLAN: true, VLAN: 3<<13 | 100}
+	q, _ := qpOf(t, p, start, qp.UC, ah, nil)
+	plain, _ := qpOf(t, p, start, qp.UC, toPeer(), nil)
+	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
+	require.NoError(t, plain.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
+	sent := drain(p, start)
+	require.Len(t, sent, 2)
+
+	f := decode(t, sent[0])
+	require.EqualValues(t, 26, f.DSCP())
+	require.Equal(t, frame.ECT0, f.ECN())
+	require.EqualValues(t, 7, f.HopLimit)
+	require.EqualValues(t, 0xabcde, f.FlowLabel)
+	require.EqualValues(t, frame.SourcePort(0xabcde), f.SrcPort)
+	require.EqualValues(t, 1, f.VLANs)
+	require.EqualValues(t, 3<<13|100, f.VLAN[0].TCI)
+	require.Equal(t, netip.MustParseAddr("2001:db8::1"), f.Src)
+
+	f = decode(t, sent[1])
+	require.EqualValues(t, 0, f.VLANs)
+	require.EqualValues(t, 2, f.TrafficClass)
+	require.EqualValues(t, 64, f.HopLimit)
+	require.EqualValues(t, frame.SourcePort(frame.FlowLabel(plain.Num(), 0x11)), f.SrcPort)
+	require.True(t, f.DF)
+	require.Zero(t, f.ID)
+}
+
+func TestAddressesThatCannotBe(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1", "2001:db8::1")
+	q, err := p.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.UC, MaxSendWR: 1}})
+	require.NoError(t, err)
+	require.NoError(t, q.Modify(start, &qp.Attr{State: qp.Init, PKey: 0xffff}, qp.AttrState|qp.AttrPKey|qp.AttrAccess))
+	for _, ah := range []qp.AddressHandle{
+		{GID: gidOf("192.0.2.2"), SGIDIndex: 2},   // no such row
+		{GID: gidOf("192.0.2.2"), SGIDIndex: 1},   // another family
+		{GID: gidOf("2001:db8::2"), SGIDIndex: 0}, // another family
+		{}, // nowhere
+	} {
+		a := qp.Attr{State: qp.RTR, PathMTU: 1024, AH: ah}
+		require.ErrorIs(t, q.Modify(start, &a, qp.AttrState|qp.AttrAH|qp.AttrPathMTU|qp.AttrDestQPN|qp.AttrRQPSN), softnic.ErrAddress)
+		require.Equal(t, qp.Init, q.State())
+	}
+	ud, _ := qpOf(t, p, start, qp.UD, qp.AddressHandle{}, nil)
+	require.ErrorIs(t, ud.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: &qp.AddressHandle{}}), softnic.ErrAddress)
+}
+
+// TestLatePackets: those of a QP that is gone, or not there yet, find nobody, and
+// its number is used again last.
+func TestLatePackets(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{MaxQPs: 4}, "192.0.2.1")
+	q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
+	f := request(q).AppendTo(nil)
+	require.Equal(t, softnic.Delivered, p.HandleFrame(start, f))
+	num := q.Num()
+	q.Destroy() // with an acknowledgement still to be sent
+	q.Destroy()
+	require.Empty(t, drain(p, start))
+	require.Equal(t, softnic.NoQP, p.HandleFrame(start, f))
+	require.EqualValues(t, 1, p.Counters().RxNoQP)
+	for range 3 {
+		r, err := p.CreateQP(softnic.QPConfig{})
+		require.NoError(t, err)
+		require.NotEqual(t, num, r.Num())
+	}
+	last, err := p.CreateQP(softnic.QPConfig{})
+	require.NoError(t, err)
+	require.Equal(t, num, last.Num())
+	// The old peer's packet to the new QP, which is in Reset.
+	require.Equal(t, softnic.WrongAddress, p.HandleFrame(start, f))
+	_, err = p.CreateQP(softnic.QPConfig{})
+	require.ErrorIs(t, err, softnic.ErrNoQP)
+	_, err = p.CreateQP(softnic.QPConfig{Config: qp.Config{QPN: num}})
+	require.ErrorIs(t, err, softnic.ErrNoQP)
+	_, err = p.CreateQP(softnic.QPConfig{Config: qp.Config{QPN: 0xffffff}})
+	require.ErrorIs(t, err, softnic.ErrNoQP)
+	require.Nil(t, p.QP(0xffffff))
+}
+
+// TestStrangers: packets that are not from the QP's peer, not to this port, to
+// QP 0, or broken do nothing but count.
+func TestStrangers(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
+	c := p.Counters()
+	for name, x := range map[string]struct {
+		change func(*frame.Frame)
+		want   softnic.Result
+		count  *uint64
+	}{
+		"another source":      {func(f *frame.Frame) { f.Src = netip.MustParseAddr("192.0.2.3") }, softnic.WrongAddress, &c.RxWrongAddress},
+		"another destination": {func(f *frame.Frame) { f.Dst = netip.MustParseAddr("192.0.2.3") }, softnic.WrongAddress, &c.RxWrongAddress},
+		"another MAC":         {func(f *frame.Frame) { f.DstMAC[5] = 9 }, softnic.WrongAddress, &c.RxWrongAddress},
+		"QP 0":                {func(f *frame.Frame) { f.Packet.DestQP = 0 }, softnic.NoQP, &c.RxNoQP},
+		"no such QP":          {func(f *frame.Frame) { f.Packet.DestQP = 0x123456 }, softnic.NoQP, &c.RxNoQP},
+		"another port":        {func(f *frame.Frame) { f.DstPort++ }, softnic.NotRoCE, &c.RxNotRoCE},
+		"unknown opcode":      {func(f *frame.Frame) { f.Packet.Opcode = 0xff }, softnic.Malformed, &c.RxMalformed},
+	} {
+		f := request(q)
+		x.change(f)
+		before := *x.count
+		require.Equal(t, x.want, p.HandleFrame(start, f.AppendTo(nil)), name)
+		require.Equal(t, before+1, *x.count, name)
+		require.Empty(t, drain(p, start), name)
+	}
+	// RoCE v1 to an address that speaks v2.
+	f := request(q)
+	f.Net, f.Src, f.Dst = frame.GRH, netip.AddrFrom16(f.Src.As16()), netip.AddrFrom16(f.Dst.As16())
+	require.Equal(t, softnic.WrongAddress, p.HandleFrame(start, f.AppendTo(nil)))
+	b := request(q).AppendTo(nil)
+	b[len(b)-1] ^= 1
+	require.Equal(t, softnic.BadICRC, p.HandleFrame(start, b))
+	require.EqualValues(t, 1, c.RxICRCEncapsulated)
+	require.Zero(t, q.Counters().RxPackets)
+}
+
+// TestCNPs: marked packets are answered, paced, and a CNP lowers the rate.
+func TestCNPs(t *testing.T) {
+	params := cnp.Paper()
+	p := onePort(t, 1, softnic.Config{DCQCN: &params, LineRate: 10e9, ECT: true}, "192.0.2.1")
+	q, _ := qpOf(t, p, start, qp.RC, toPeer(), func(_ *softnic.QPConfig, a *qp.Attr) { a.DestQPN = 0x4321 })
+	cnps := 0
+	now := start
+	for i := range 100 {
+		f := request(q)
+		f.Packet.PSN = q.Attr().RQPSN
+		f.TrafficClass = uint8(frame.CE)
+		f.VLANs, f.VLAN[0] = 1, frame.VLAN{TPID: frame.EtherTypeVLAN, TCI: 42}
+		f.Packet.AckReq = false
+		p.HandleFrame(now, f.AppendTo(nil))
+		for _, b := range drain(p, now) {
+			if g := decode(t, b); g.Packet.Opcode == bth.CNP {
+				if cnps++; i == 0 {
+					require.EqualValues(t, 0x4321, g.Packet.DestQP)
+					require.True(t, g.Packet.BECN)
+					require.Equal(t, params.CnpDscp, g.DSCP())
+					require.EqualValues(t, 42, g.VLAN[0].ID())
+					require.Equal(t, params.Cnp802pPrio, uint8(g.VLAN[0].TCI>>13))
+					require.Len(t, g.Packet.Payload, 16)
+				}
+			}
+		}
+		now = now.Add(time.Microsecond)
+	}
+	require.Equal(t, 2, cnps, "100 us, one in 50 us")
+	require.EqualValues(t, 100, p.Counters().NpEcnMarkedRocePackets)
+	require.EqualValues(t, 2, p.Counters().NpCnpSent)
+
+	rate, limited := q.Rate()
+	require.False(t, limited)
+	require.EqualValues(t, 10e9, rate)
+	f := request(q)
+	f.Packet = bth.Packet{Header: cnp.New(q.Num(), 0xffff).BTH, Payload: make([]byte, 16)}
+	require.Equal(t, softnic.Delivered, p.HandleFrame(now, f.AppendTo(nil)))
+	rate, limited = q.Rate()
+	require.True(t, limited)
+	require.EqualValues(t, 5e9, rate, "half, as the paper says")
+	require.EqualValues(t, 1, p.Counters().RpCnpHandled)
+
+	// Packets now keep their distance: 1024 bytes of payload at 5 Gb/s, at first.
+	require.NoError(t, q.PostSend(now, &qp.SendWR{Op: qp.OpWrite, Local: make([]byte, 32<<10)}))
+	from, sent := now, 0
+	for {
+		sent += len(drain(p, now))
+		d, ok := p.Deadline()
+		if !ok || d.Sub(from) > 40*time.Microsecond {
+			break
+		}
+		now = d
+		p.Tick(now)
+	}
+	// 40 us at 5 Gb/s are 25000 bytes, of 1088 on the wire each.
+	require.InDelta(t, 23, sent, 3)
+}
+
+func TestCNPWithoutDCQCN(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
+	f := request(q)
+	f.TrafficClass = uint8(frame.CE)
+	p.HandleFrame(start, f.AppendTo(nil))
+	require.Len(t, drain(p, start), 1, "the acknowledgement")
+	require.EqualValues(t, 1, p.Counters().NpEcnMarkedRocePackets)
+	f.Packet = bth.Packet{Header: cnp.New(q.Num(), 0xffff).BTH, Payload: make([]byte, 16)}
+	p.HandleFrame(start, f.AppendTo(nil))
+	require.EqualValues(t, 1, p.Counters().RpCnpHandled)
+	_, limited := q.Rate()
+	require.False(t, limited)
+}
+
+// TestManagementDatagrams gives QP 1 the management datagrams of a capture, and
+// sends one on as the capture has it.
+func TestManagementDatagrams(t *testing.T) {
+	for _, c := range []struct{ name, ours, theirs string }{{"cm-rping", "192.0.2.1", "192.0.2.2"}, {"cm-rping-ipv6", "2001:db8::1", "2001:db8::2"}} {
+		p := onePort(t, 1, softnic.Config{}, c.ours)
+		q, cq := qpOf(t, p, start, qp.UD, qp.AddressHandle{}, func(c *softnic.QPConfig, a *qp.Attr) { c.QPN, a.QKey = softnic.GSIQPN, softnic.GSIQKey })
+		require.EqualValues(t, softnic.GSIQPN, q.Num())
+		n := 0
+		for _, b := range readPcap(t, c.name) {
+			f := new(frame.Frame)
+			if (frame.Finder{}).Decode(frame.Ethernet, b, len(b), f) != nil || f.Packet.DestQP != 1 {
+				continue
+			}
+			if f.Dst.String() == c.ours {
+				buf := make([]byte, 40+256)
+				require.NoError(t, q.PostRecv(&qp.RecvWR{ID: 1, Local: buf}))
+				require.Equal(t, softnic.Delivered, p.HandleFrame(start, b))
+				wc := poll(t, cq)
+				require.Equal(t, qp.Completion{ID: 1, Op: qp.OpRecv, QPN: 1, SrcQP: 1, ByteLen: 296, GRH: true}, wc)
+				require.Equal(t, f.Packet.Payload, buf[40:])
+				checkGRH(t, f, buf)
+				n++
+				continue
+			}
+			ah := qp.AddressHandle{GID: gidOf(c.theirs), MAC: f.DstMAC, TrafficClass: f.TrafficClass, HopLimit: f.HopLimit, FlowLabel: f.FlowLabel}
+			require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: &ah, RemoteQPN: 1, RemoteQKey: softnic.GSIQKey, Local: f.Packet.Payload}))
+			sent := drain(p, start)
+			require.Len(t, sent, 1)
+			g := decode(t, sent[0])
+			// The driver counts its own PSNs, leaves M clear and asks for an
+			// acknowledgement that no datagram has (rule UC-2).
+			h, want := g.Packet, f.Packet
+			h.PSN, h.M, h.AckReq = want.PSN, want.M, want.AckReq
+			require.Equal(t, want.Header, h.Header)
+			require.Equal(t, want.DETH, h.DETH)
+			require.Equal(t, want.Payload, h.Payload)
+		}
+		require.Greater(t, n, 1)
+	}
+}
+
+// checkGRH checks the 40 bytes before a datagram against the packet's own header.
+func checkGRH(t testing.TB, f *frame.Frame, buf []byte) {
+	if f.Net == frame.IPv4 {
+		require.Equal(t, f.NetPacket[:20], buf[20:40])
+		require.Equal(t, make([]byte, 20), buf[:20])
+		return
+	}
+	require.Equal(t, f.NetPacket[:40], buf[:40])
+}
+
+// TestGRHWithoutBytes: a network that carries no bytes gives the same area, but for
+// the IPv4 checksum and identification.
+func TestGRHWithoutBytes(t *testing.T) {
+	for _, net := range [][2]softnic.GID{
+		{addr("192.0.2.1"), addr("192.0.2.2")}, {addr("2001:db8::1"), addr("2001:db8::2")},
+		{{Addr: netip.MustParseAddr("fe80::1"), Type: softnic.RoCEv1}, {Addr: netip.MustParseAddr("fe80::2"), Type: softnic.RoCEv1}},
+	} {
+		p := newPair(t, net)
+		var areas [2][]byte
+		ah := qp.AddressHandle{GID: net[1].Addr.As16(), MAC: p.ports[1].MAC(), TrafficClass: 0x29, HopLimit: 9, FlowLabel: 0x12345}
+		from, _ := qpOf(t, p.ports[0], start, qp.UD, ah, nil)
+		to, cq := qpOf(t, p.ports[1], start, qp.UD, ah, nil)
+		for i := range areas {
+			areas[i] = make([]byte, 60)
+			require.NoError(t, to.PostRecv(&qp.RecvWR{Local: areas[i]}))
+			require.NoError(t, from.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: &ah, RemoteQPN: to.Num(), RemoteQKey: 0x1111, Local: []byte("hello, datagram")}))
+			var f frame.Frame
+			require.True(t, p.ports[0].NextDecoded(start, &f))
+			b := f.AppendTo(nil)
+			if i == 0 {
+				require.Equal(t, softnic.Delivered, p.ports[1].HandleDecoded(start, &f))
+			} else {
+				require.Equal(t, softnic.Delivered, p.ports[1].HandleFrame(start, b))
+			}
+			require.EqualValues(t, 55, poll(t, cq).ByteLen)
+		}
+		if net[0].Addr.Is4() {
+			for _, a := range areas { // DF and checksum
+				binary.BigEndian.PutUint16(a[26:], 0)
+				binary.BigEndian.PutUint16(a[30:], 0)
+			}
+		}
+		require.Equal(t, areas[1], areas[0])
+	}
+}
+
+// TestMulticast: rule UD-4.
+func TestMulticast(t *testing.T) {
+	for _, a := range [][3]string{{"192.0.2.1", "192.0.2.2", "239.129.2.3"}, {"2001:db8::1", "2001:db8::2", "ff0e::1:2"}} {
+		p := newPair(t, [2]softnic.GID{addr(a[0]), addr(a[1])})
+		group := netip.MustParseAddr(a[2])
+		ah := qp.AddressHandle{GID: group.As16()}
+		from, fcq := qpOf(t, p.ports[0], start, qp.UD, ah, nil)
+		var qps []*softnic.QP
+		var cqs []*softnic.CQ
+		for i := range 4 {
+			q, cq := qpOf(t, p.ports[1], start, qp.UD, ah, func(_ *softnic.QPConfig, at *qp.Attr) {
+				if i == 2 {
+					at.QKey = 0x9999
+				}
+			})
+			require.NoError(t, q.PostRecv(&qp.RecvWR{Local: make([]byte, 100)}))
+			require.NoError(t, q.PostRecv(&qp.RecvWR{Local: make([]byte, 100)}))
+			if i != 3 {
+				require.NoError(t, q.AttachMulticast(group))
+				require.NoError(t, q.AttachMulticast(group), "twice is once")
+			}
+			qps, cqs = append(qps, q), append(cqs, cq)
+		}
+		require.ErrorIs(t, qps[0].AttachMulticast(netip.MustParseAddr(a[0])), softnic.ErrAddress)
+		send := func() *frame.Frame {
+			require.NoError(t, from.PostSend(start, &qp.SendWR{Op: qp.OpSend, Flags: qp.Signaled, AH: &ah, RemoteQPN: qp.MulticastQPN, RemoteQKey: 0x1111, Local: []byte("all")}))
+			b := drain(p.ports[0], start)
+			require.Len(t, b, 1)
+			require.Equal(t, qp.Success, poll(t, fcq).Status)
+			p.ports[1].HandleFrame(start, b[0])
+			return decode(t, b[0])
+		}
+		f := send()
+		if group.Is4() {
+			require.Equal(t, frame.MAC{0x01, 0x00, 0x5e, 1, 2, 3}, f.DstMAC) // RFC 1112: the low 23 bits
+		} else {
+			require.Equal(t, frame.MAC{0x33, 0x33, 0, 1, 0, 2}, f.DstMAC) // RFC 2464
+		}
+		for i, cq := range cqs {
+			if i < 2 {
+				require.EqualValues(t, 43, poll(t, cq).ByteLen)
+			}
+			none(t, cq)
+		}
+		qps[0].DetachMulticast(group)
+		qps[2].Destroy()
+		send()
+		none(t, cqs[0])
+		poll(t, cqs[1])
+		// The multicast QP number with an address that is not multicast.
+		f.Dst, f.DstMAC = netip.MustParseAddr(a[1]), p.ports[1].MAC()
+		require.Equal(t, softnic.NoQP, p.ports[1].HandleFrame(start, f.AppendTo(nil)))
+	}
+}
+
+// TestSRQ: receives shared by QPs, completions in each QP's queue.
+func TestSRQ(t *testing.T) {
+	p := newPair(t, [2]softnic.GID{addr("192.0.2.1"), addr("192.0.2.2")})
+	srq, err := p.ports[1].CreateSRQ(8, 0)
+	require.NoError(t, err)
+	_, err = p.ports[1].CreateSRQ(0, 0)
+	require.ErrorIs(t, err, qp.ErrConfig)
+	cq := softnic.NewCQ()
+	var from []*softnic.QP
+	for range 3 {
+		a, err := p.ports[0].CreateQP(softnic.QPConfig{Config: qp.Config{MaxSendWR: 4, MaxRdAtomic: 4, MaxDestRdAtomic: 4}})
+		require.NoError(t, err)
+		b, err := p.ports[1].CreateQP(softnic.QPConfig{Config: qp.Config{MaxRecvWR: 8, MaxRdAtomic: 4, MaxDestRdAtomic: 4}, SRQ: srq, RecvCQ: cq})
+		require.NoError(t, err)
+		p.connect(0, a, b.Num())
+		p.connect(1, b, a.Num())
+		require.ErrorIs(t, b.PostRecv(&qp.RecvWR{}), qp.ErrSRQ)
+		from = append(from, a)
+	}
+	srq.Arm(2)
+	bufs := make([][]byte, 4)
+	for i := range bufs {
+		bufs[i] = make([]byte, 10)
+		require.NoError(t, srq.PostRecv(&qp.RecvWR{ID: uint64(i), Local: bufs[i]}))
+	}
+	for i, q := range from {
+		require.NoError(t, q.PostSend(p.now, &qp.SendWR{Op: qp.OpSend, Local: []byte{byte(i)}}))
+		p.run(time.Millisecond)
+	}
+	require.True(t, srq.LimitReached())
+	for i := range from {
+		wc := poll(t, cq)
+		require.EqualValues(t, i, wc.ID, "in the order of arrival")
+		require.EqualValues(t, i, bufs[wc.ID][0])
+	}
+	require.Equal(t, 1, srq.Len())
+}
+
+// TestCQ: one queue for many QPs keeps each work queue's order, loses nothing, and
+// forgets QPs that are destroyed.
+func TestCQ(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	cq := softnic.NewCQ()
+	var qps []*softnic.QP
+	for range 5 {
+		q, _ := qpOf(t, p, start, qp.UC, toPeer(), func(c *softnic.QPConfig, _ *qp.Attr) { c.SendCQ, c.RecvCQ = cq, cq })
+		qps = append(qps, q)
+	}
+	next := map[uint32]uint64{}
+	for i := range 10 {
+		for _, q := range qps {
+			require.NoError(t, q.PostSend(start, &qp.SendWR{ID: uint64(i), Op: qp.OpSend, Flags: qp.Signaled}))
+		}
+	}
+	drain(p, start)
+	qps[1].Destroy()
+	qps[4].Destroy()
+	var wc qp.Completion
+	n := 0
+	for ; cq.Poll(&wc); n++ {
+		require.Equal(t, next[wc.QPN], wc.ID)
+		next[wc.QPN]++
+	}
+	require.Equal(t, 30, n)
+	// Error flushes receives into the queue.
+	require.NoError(t, qps[0].PostRecv(&qp.RecvWR{ID: 77}))
+	require.NoError(t, qps[0].Modify(start, &qp.Attr{State: qp.Error}, qp.AttrState))
+	require.NoError(t, qps[0].PostRecv(&qp.RecvWR{ID: 78}))
+	for id := uint64(77); id < 79; id++ {
+		wc := poll(t, cq)
+		require.Equal(t, id, wc.ID)
+		require.Equal(t, qp.WRFlushErr, wc.Status)
+	}
+	none(t, cq)
+	var e softnic.Event
+	for p.NextEvent(&e) {
+		require.Equal(t, qps[0], e.QP)
+	}
+}
