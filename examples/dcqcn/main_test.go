@@ -60,6 +60,9 @@ func results(t *testing.T, args ...string) []experiment {
 // With PFC the victim suffers, with DCQCN as well it does not; without either the
 // incast drops and sends again.
 func TestVictim(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
 	es := results(t, "-scenario", "victim", "-preset", "off,paper", "-ms", "40")
 	require.Len(t, es, 2)
 	require.Less(t, es[0].Flows[0].Goodput, 10.0)

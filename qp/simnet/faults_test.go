@@ -121,7 +121,7 @@ func TestCapture(t *testing.T) {
 		}{{&a, ab.Packets + ba.Packets - ba.Lost}, {&b, ba.Packets + ab.Packets - ab.Lost}} {
 			le := binary.LittleEndian
 			head := x.buf.Next(24)
-			require.EqualValues(t, 0xa1b23c4d, le.Uint32(head))
+			require.Equal(t, uint32(0xa1b23c4d), le.Uint32(head))
 			require.EqualValues(t, frame.Ethernet, le.Uint32(head[20:]))
 			got := uint64(0)
 			last := time.Time{}
