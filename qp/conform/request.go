@@ -23,10 +23,15 @@ type sent struct {
 	start int64  // when the message's first packet was first sent
 	frame uint64 // first
 	left  uint32 // bytes of DMA length after this packet
-	hash  uint32 // of extended headers and payload
+	icrc  uint32 // its ICRC, which stands for its content
 	msn   uint32 // the responder's MSN after it
 	srq   uint32
-	ipid  uint16
+	ipid  uint16 // of the last
+	// What the ICRC covers that may differ: IPv4 identification and flags, UDP
+	// source port, bytes 1, 2, 3 and 8 of the BTH.
+	ip    uint32
+	sport uint16
+	bth   [4]byte
 	op    bth.Opcode
 	sends uint8 // since it was last refused
 	flags sentFlags
@@ -36,7 +41,7 @@ type sentFlags uint8
 
 const (
 	hasLeft sentFlags = 1 << iota
-	hasHash
+	hasICRC
 	hasMSN
 	isEnd // of a message
 	isTail
@@ -278,7 +283,7 @@ func (w *Watcher) reused(s *stream, r *requester, u uint64) bool {
 		return d.op != p.Opcode || w.full && d.known && p.RETH.RKey != d.rkey
 	}
 	return e == nil || e.op != p.Opcode ||
-		w.full && !w.f.Truncated() && e.flags&hasHash != 0 && e.hash != w.contentHash()
+		w.full && !w.f.Truncated() && e.flags&hasICRC != 0 && !w.sameContent(e)
 }
 
 // alone judges what one request shows without others.
@@ -416,8 +421,8 @@ func (w *Watcher) enter(s *stream, r *requester, u uint64, payload int) uint64 {
 		s.MessagesTx++
 	}
 	if w.full && !w.f.Truncated() && op.Service() != bth.UC {
-		e.flags |= hasHash
-		e.hash = w.contentHash()
+		e.flags |= hasICRC
+		w.content(&e)
 	}
 	e.srq = p.XRCETH.SRQ
 	prev := r.at(u - 1)
@@ -688,7 +693,7 @@ func (w *Watcher) same(s *stream, e *sent, d *read) {
 	if d != nil {
 		return // askAgain judges it
 	}
-	if w.full && !w.f.Truncated() && e.flags&hasHash != 0 && w.contentHash() != e.hash {
+	if w.full && !w.f.Truncated() && e.flags&hasICRC != 0 && !w.sameContent(e) {
 		w.report(s, ResendDiffers, uint64(e.op), uint64(p.Opcode), e.frame)
 	}
 }

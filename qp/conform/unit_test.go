@@ -237,3 +237,39 @@ func TestReuse(t *testing.T) {
 	}
 	require.Equal(t, 4, restarts)
 }
+
+// TestSameContent: what may differ in a retransmission, by each network header;
+// and a change of one byte anywhere in it is seen all the same.
+func TestSameContent(t *testing.T) {
+	carry := map[string]func(f *frame.Frame){
+		"ipv4":    func(*frame.Frame) {},
+		"options": func(f *frame.Frame) { f.Options = make([]byte, 8) },
+		"ipv6":    func(f *frame.Frame) { f.Net, f.Src, f.Dst = frame.IPv6, v6(f.Src), v6(f.Dst) },
+		"grh":     asGRH,
+	}
+	for name, as := range carry {
+		resend := func(f func(*frame.Frame)) map[conform.Check]int {
+			tp := open(t, "rc-burst")
+			tp.recs = tp.recs[:104]
+			tp.again(103, 103, 70*ms).edit(104, f)
+			tp.all(func(_ int, f *frame.Frame) bool { as(f); return true })
+			_, all := watch(t, conform.Config{}, tp.recs)
+			got := breaches(all)
+			delete(got, conform.IPv4Options)
+			delete(got, conform.IPv4NoDF)
+			return got
+		}
+		require.Empty(t, resend(func(f *frame.Frame) {
+			f.ID, f.DF, f.TrafficClass, f.HopLimit, f.SrcPort = 7, false, 0x68, 3, 55555
+			f.Packet.AckReq, f.Packet.M, f.Packet.PKey = false, true, 0x7fff
+		}), name)
+		for _, i := range []int{0, 1, 500, 974, 975} {
+			got := resend(func(f *frame.Frame) {
+				f.ID, f.SrcPort, f.Packet.AckReq = 7, 55555, false
+				f.Packet.Payload = append([]byte(nil), f.Packet.Payload...)
+				f.Packet.Payload[i] ^= 0x10
+			})
+			require.Equal(t, map[conform.Check]int{conform.ResendDiffers: 1}, got, "%s %d", name, i)
+		}
+	}
+}
