@@ -260,14 +260,21 @@ func (p *Port) at(now time.Time) int64 {
 
 // Deadline returns when Tick is due, or false when nothing is.
 func (p *Port) Deadline() (time.Time, bool) {
-	t := p.neighbors.due
-	if len(p.heap) != 0 && (t == 0 || p.heap[0].due < t) {
-		t = p.heap[0].due
-	}
+	t := p.Due()
 	if t == 0 {
 		return time.Time{}, false
 	}
 	return p.clock.Time(t), true
+}
+
+// Due is Deadline in nanoseconds since the first time that the port was shown,
+// which is 1; 0 is none.
+func (p *Port) Due() int64 {
+	t := p.neighbors.due
+	if len(p.heap) != 0 && (t == 0 || p.heap[0].due < t) {
+		t = p.heap[0].due
+	}
+	return t
 }
 
 // Tick lets time pass. After it, Deadline is later than now.
