@@ -33,6 +33,16 @@
 // frames) does not occur; a corrupted packet is then dropped where the ICRC check
 // would.
 //
+// [Shared] does not even copy payloads at the sender.
+//
 // A host makes its next packet when its link is free to send it, so that rates,
 // pauses and back pressure act on what is not yet made. Switches store and forward.
+//
+// # Speed
+//
+// Nothing is allocated once pools and queues have grown. The incast of 32 hosts of
+// 100 Gb/s to one, packets of 4 KiB, whole RC machines and DCQCN at both ends, takes
+// some 0.7 microseconds of processor time for each packet delivered (Shared; 2.2
+// links, 4.5 events), with 1,000 idle queue pairs or with 100,000: see
+// BenchmarkIncast and BenchmarkIdle.
 package simnet

@@ -53,6 +53,7 @@ type Host struct {
 	// queue pair has no function of its own by Handle. It may post.
 	OnCompletion func(wc *qp.Completion)
 
+	zero       int64  // the port's time 0 in that of the network
 	lineRate   uint64 // 0 where it does not matter
 	handlers   []func(wc *qp.Completion)
 	handled    int
@@ -109,6 +110,8 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 	if h.Port, err = softnic.New(sc); err != nil {
 		return nil, err
 	}
+	h.Port.Tick(n.clock) // its time 1
+	h.zero = n.now - 1
 	n.hosts = append(n.hosts, h)
 	n.routed = false
 	return h, nil
@@ -203,12 +206,12 @@ func (h *Host) receive(p *packet) {
 func (h *Host) timer() {
 	n := h.n
 	at := h.timerAt
-	d, ok := h.Port.Deadline()
-	if !ok {
+	d := h.Port.Due()
+	if d == 0 {
 		n.timers.remove()
 		return
 	}
-	if t := n.since(d); t > at {
+	if t := h.zero + d; t > at {
 		n.timers.set(h, t, n.nextSeq())
 		return
 	}
@@ -238,12 +241,12 @@ func (h *Host) settle() {
 		}
 	}
 	h.settling = false
-	d, ok := h.Port.Deadline()
-	if !ok {
+	d := h.Port.Due()
+	if d == 0 {
 		return
 	}
 	// A deadline that has moved away is looked at again when the old time comes.
-	if t := max(h.n.since(d), h.n.now); h.timerIn == 0 || t < h.timerAt {
+	if t := max(h.zero+d, h.n.now); h.timerIn == 0 || t < h.timerAt {
 		h.n.timers.set(h, t, h.n.nextSeq())
 	}
 }
