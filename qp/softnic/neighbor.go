@@ -27,7 +27,6 @@ type neighborTable struct {
 // maxAsking is how many addresses are asked for at once.
 const maxAsking = 64
 
-
 type question struct {
 	addr  netip.Addr
 	sgid  int
