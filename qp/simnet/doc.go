@@ -29,11 +29,9 @@
 //
 // By default a network carries bytes: frames are encoded with their ICRC, and
 // decoded and checked by the receiver. With [Decoded] it carries decoded packets,
-// which is several times faster, and what bytes would show (ARP, malformed
-// frames) does not occur; a corrupted packet is then dropped where the ICRC check
-// would.
-//
-// [Shared] does not even copy payloads at the sender.
+// which is faster, and what bytes would show (ARP, malformed frames) does not
+// occur; a corrupted packet is then dropped where the ICRC check would. [Shared]
+// does not even copy payloads at the sender.
 //
 // A host makes its next packet when its link is free to send it, so that rates,
 // pauses and back pressure act on what is not yet made. Switches store and forward.
