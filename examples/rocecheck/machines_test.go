@@ -100,9 +100,10 @@ func TestMachines(t *testing.T) {
 		"corrupt":   {Corrupt: 0.03},
 		"all":       {Loss: 0.02, Duplicate: 0.02, Reorder: 0.02, Corrupt: 0.02, Jitter: 300},
 	}
-	seeds := uint64(6)
+	// The last ones are those at which false breaches were found once.
+	seeds := []uint64{0, 1, 2, 3, 4, 5, 50, 108, 109, 136, 225, 266, 485}
 	if testing.Short() || raceEnabled {
-		seeds = 2
+		seeds = seeds[:2]
 	}
 	names := make([]string, 0, len(links))
 	for name := range links {
@@ -111,7 +112,7 @@ func TestMachines(t *testing.T) {
 	slices.Sort(names)
 	for _, name := range names {
 		for _, kind := range []qp.Type{qp.RC, qp.UC} {
-			for seed := range seeds {
+			for _, seed := range seeds {
 				for _, size := range []int{100, 1025, 9000} {
 					mtu := []int{256, 1024, 4096}[seed%3]
 					a, b := simulate(t, seed, kind, mtu, size, links[name])

@@ -253,7 +253,10 @@ func (r *requester) learnMSN(e *sent, u uint64, msn uint32) {
 	r.certain = false
 	e.msn = msn
 	e.flags |= hasMSN
-	if d := r.read(u); d != nil && !d.open {
+	if r.guessedAt(e) {
+		return // what follows is not known to be next
+	}
+	if d := r.read(u); d != nil {
 		// The same at both ends of a READ.
 		for _, v := range [2]uint64{d.start, d.end - 1} {
 			if q := r.at(v); q != nil {
@@ -273,7 +276,10 @@ func (r *requester) learnMSN(e *sent, u uint64, msn uint32) {
 		}
 		q.msn = msn
 		q.flags |= hasMSN
-		if d := r.read(v); d != nil && d.end > v+1 && v == d.start && !d.open {
+		if r.guessedAt(q) {
+			break
+		}
+		if d := r.read(v); d != nil && d.end > v+1 && v == d.start {
 			v = d.end - 1
 			if q := r.at(v); q != nil {
 				q.msn = msn
@@ -510,8 +516,12 @@ func (w *Watcher) readResponse(s *stream, r *requester, payload int, hasAETH boo
 	if !s.mtuFirm && (op.First() || op.Middle()) {
 		w.size(s, payload) // teaches the MTU, which tells how far a READ reaches
 	}
-	if d.open && op.Operation() == bth.ReadResponseOnly && u == d.start && d.known && uint32(payload) == d.len {
-		d.open, r.spanOpen = false, false // it was one packet after all
+	if (d.open || d.guessed) && op.Operation() == bth.ReadResponseOnly && u == d.start && d.known && uint32(payload) == d.len {
+		if d.open {
+			r.spanOpen = false
+		}
+		d.open, d.guessed = false, false // it was one packet after all
+		d.end, d.to = u+1, u+1
 	}
 	if hasAETH {
 		if e := r.at(d.start); e != nil {
