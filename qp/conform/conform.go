@@ -8,7 +8,9 @@
 // connection management), first PSNs, path MTU, message counts. A capture may
 // begin in the middle, have one direction only, be cut short by a snapshot
 // length, or miss frames. A breach is reported when no loss by the capture
-// explains what was seen; otherwise there is a note or nothing.
+// explains what was seen; otherwise there is a note or nothing. (Only what takes
+// two losses that fit each other, of a response and of the request that asked for
+// it again, in a connection where nothing else was amiss, is not thought of.)
 // [Config].Complete says that the capture lost nothing and has all connections
 // from their first packet, so that more can be judged.
 //
