@@ -2,6 +2,7 @@ package simnet_test
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ var carryNames = []string{"bytes", "decoded", "shared"}
 func measure(b *testing.B, n *simnet.Network, flows []*simnet.Flow) {
 	b.Helper()
 	require.NoError(b, n.Run(2*time.Millisecond))
+	runtime.GC() // of what building the network left
 	delivered := func() (t uint64) {
 		for _, f := range flows {
 			t += f.Received() / 4096
