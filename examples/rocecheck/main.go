@@ -286,7 +286,12 @@ func (c *checker) file(name string, stdin io.Reader) int {
 		if c.first.IsZero() {
 			c.first = r.Time
 		}
-		c.last = r.Time
+		if r.Number == 1 && c.last.Sub(r.Time) > time.Second {
+			c.warn("%s: begins %v before the end of the file before; give the parts in order", name, c.last.Sub(r.Time).Round(time.Millisecond))
+		}
+		if r.Time.After(c.last) {
+			c.last = r.Time
+		}
 		c.w.HandleFrame(r.Time, r.Link, r.Data, r.WireLen)
 		c.drain()
 		if c.tracks != nil {

@@ -133,6 +133,14 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// Parts in the wrong order are said to be so, and not taken for one connection.
+func TestOrder(t *testing.T) {
+	code, out, errs := call(t, "-join", captures+"rc-local-drop-read.pcap", captures+"rc-rnr.pcap")
+	require.Equal(t, exitWrong, code)
+	require.Contains(t, errs, "rc-rnr.pcap: begins 45.012s before")
+	require.Contains(t, out, "2 rules are broken, 3 times.\n")
+}
+
 func lines(t *testing.T, s string) []map[string]any {
 	t.Helper()
 	var out []map[string]any

@@ -74,7 +74,7 @@ func (w *Watcher) stream() *stream {
 	if s.peer >= 0 {
 		s.before = max(s.before, w.streams[s.peer].Last)
 	}
-	if s.Frames > 0 && w.now-s.before > int64(w.cfg.Idle) {
+	if d := w.now - s.before; s.Frames > 0 && (d > int64(w.cfg.Idle) || d < -int64(w.cfg.Idle)) {
 		w.finish(s)
 		if s.peer >= 0 {
 			w.finish(w.streams[s.peer])
