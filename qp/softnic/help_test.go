@@ -138,3 +138,8 @@ func none(t testing.TB, cq *softnic.CQ) {
 	var wc qp.Completion
 	require.False(t, cq.Poll(&wc), "%+v", wc)
 }
+
+func mustAddr(p *pair, i int) netip.Addr {
+	g, _ := p.ports[i].GID(0)
+	return netip.AddrFrom16(g).Unmap()
+}
