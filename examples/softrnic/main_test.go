@@ -95,3 +95,27 @@ func TestAgainstItself(t *testing.T) {
 		}
 	}
 }
+
+// TestByHand connects two of this program with numbers from the command line.
+func TestByHand(t *testing.T) {
+	for op, want := range map[string]string{"write": "3 times RDMA_WRITE of 4096 bytes", "send": "3 times SEND of 4096 bytes",
+		"read": "3 times RDMA_READ of 4096 bytes", "fadd": "was 0x2", "cswap": "was 0x2"} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			a, b := freeUDP(t), freeUDP(t)
+			served := make(chan string, 1)
+			go func() {
+				out, code := program(strings.Fields(fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d -psn 1 -peer 11:2:[192.0.2.2] -for 2s", a, b))...)
+				served <- fmt.Sprint(out, "exit ", code)
+			}()
+			out, code := program(strings.Fields(fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d -mac 52:54:00:00:00:02 -ip 192.0.2.2 "+
+				"-psn 2 -peer 11:1:192.0.2.1:101:700000000000 -op %s -n 3", b, a, op))...)
+			require.Zero(t, code, out)
+			require.Contains(t, out, want)
+			out = <-served
+			require.Contains(t, out, "local 11:000001:[192.0.2.1]:00000101:700000000000")
+			require.Contains(t, out, "exit 0")
+			require.Equal(t, op == "send", strings.Contains(out, `RECV 4096 bytes "abcdefghijklmnopqrstuvwxyzabcdefghijklmn"`), out)
+		})
+	}
+}

@@ -146,7 +146,10 @@ func (p *pair) ask(o *options, to *peer, stdout io.Writer) error {
 	}
 	start := time.Now()
 	for i := range o.n {
-		wr := qp.SendWR{ID: uint64(i), Op: op, Local: data, RemoteAddr: to.va, RKey: to.rkey, CompareAdd: 1, Swap: uint64(i)}
+		wr := qp.SendWR{ID: uint64(i), Op: op, Local: data, RemoteAddr: to.va, RKey: to.rkey, CompareAdd: 1}
+		if op == qp.OpCmpSwap {
+			wr.CompareAdd, wr.Swap = uint64(i), uint64(i)+1
+		}
 		var err error
 		p.do(func(now time.Time) { err = p.post(now, wr) })
 		if err != nil {
