@@ -24,14 +24,15 @@ func TestImports(t *testing.T) {
 
 	// What each codec package may depend on within the module.
 	may := map[string][]string{
-		"psn":       {},
-		"crc":       {},
-		"reth":      {},
-		"aeth":      {},
-		"cnp/pfc":   {},
-		"bth":       {"psn", "reth", "aeth"},
-		"bth/frame": {"bth", "psn", "reth", "aeth", "crc"},
-		"cnp":       {"bth", "psn", "reth", "aeth"},
+		"psn":               {},
+		"crc":               {},
+		"reth":              {},
+		"aeth":              {},
+		"cnp/pfc":           {},
+		"bth":               {"psn", "reth", "aeth"},
+		"bth/frame":         {"bth", "psn", "reth", "aeth", "crc"},
+		"bth/frame/capture": {"bth/frame", "bth", "psn", "reth", "aeth", "crc"},
+		"cnp":               {"bth", "psn", "reth", "aeth"},
 	}
 	machines := map[string]bool{"qp": true, "qp/cm": true, "qp/script": true, "qp/softnic": true, "qp/simnet": true, "qp/conform": true}
 

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/fuzz/internal/pcapio"
 	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
 	"github.com/roce-go/roce/qp"
@@ -79,7 +78,7 @@ func placed(b []byte, place int) []byte {
 // without bound; and what it sends is decoded again and has a good ICRC.
 func FuzzPort(f *testing.F) {
 	for _, name := range []string{"rc-mixed", "rc-write", "rc-atomic", "rc-rnr", "uc", "ud"} {
-		recs, err := pcapio.ReadFile("captures/" + name + ".pcap")
+		recs, err := records.ReadFile("captures/" + name + ".pcap")
 		must(f, err)
 		for place := range 6 {
 			var b []byte
@@ -123,7 +122,7 @@ func TestPortMemory(t *testing.T) {
 		mallocs := uint64(0)
 		k := uint64(0)
 		for _, name := range names {
-			recs, err := pcapio.ReadFile(name)
+			recs, err := records.ReadFile(name)
 			must(t, err)
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)

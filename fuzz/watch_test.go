@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/fuzz/internal/pcapio"
 	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
 	"github.com/roce-go/roce/qp/conform"
@@ -104,7 +103,7 @@ func watch(t testing.TB, cfg conform.Config, in []byte, mut mutator.Config) (bre
 // FuzzWatch mutates captures by a fuzzed seed and lets the watcher judge them.
 func FuzzWatch(f *testing.F) {
 	for _, name := range []string{"rc-mixed", "rc-loss-request", "uc", "ud", "cm-rping"} {
-		recs, err := pcapio.ReadFile("captures/" + name + ".pcap")
+		recs, err := records.ReadFile("captures/" + name + ".pcap")
 		must(f, err)
 		var b []byte
 		for i, r := range recs {

@@ -14,30 +14,11 @@ import (
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 )
 
 // The captures of the Linux kernel's driver, one copy for the whole module.
 const captures = "../../fuzz/captures"
-
-type record struct {
-	data []byte
-	wire int
-}
-
-func readCapture(t testing.TB, path string) (out []record) {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	require.NoError(t, err)
-	le := binary.LittleEndian
-	require.Equal(t, uint32(0xa1b2c3d4), le.Uint32(b), "a pcap file of little-endian byte order")
-	require.EqualValues(t, frame.Ethernet, le.Uint32(b[20:]))
-	for b = b[24:]; len(b) > 0; {
-		kept, wire := int(le.Uint32(b[8:])), int(le.Uint32(b[12:]))
-		out = append(out, record{b[16 : 16+kept : 16+kept], wire})
-		b = b[16+kept:]
-	}
-	return out
-}
 
 func captureFiles(t testing.TB) []string {
 	t.Helper()
@@ -90,14 +71,15 @@ func TestGolden(t *testing.T) {
 	for _, path := range captureFiles(t) {
 		name := strings.TrimSuffix(filepath.Base(path), ".pcap")
 		rows := readTable(t, path)
-		records := readCapture(t, path)
+		records, err := capture.ReadFile(path)
+		require.NoError(t, err)
 		require.Len(t, records, len(rows), name)
 		for i, rec := range records {
 			id := fmt.Sprintf("%s %d", name, i+1)
 			want := rows[i]
-			got := map[string]string{"frame.number": strconv.Itoa(i + 1), "frame.len": strconv.Itoa(rec.wire)}
+			got := map[string]string{"frame.number": strconv.Itoa(i + 1), "frame.len": strconv.Itoa(rec.WireLen)}
 			var f frame.Frame
-			err := frame.Finder{}.Decode(frame.Ethernet, rec.data, rec.wire, &f)
+			err := frame.Finder{}.Decode(frame.Ethernet, rec.Data, rec.WireLen, &f)
 			if want["udp.dstport"] != "4791" {
 				require.ErrorIs(t, err, frame.ErrNotRoCE, id)
 				require.Equal(t, frame.Frame{}, f, id)
@@ -107,7 +89,7 @@ func TestGolden(t *testing.T) {
 			if err != nil {
 				refused[id] = err
 				require.Equal(t, frame.Frame{}, f, id)
-				require.NoError(t, frame.Finder{}.Find(frame.Ethernet, rec.data, rec.wire, &f), id)
+				require.NoError(t, frame.Finder{}.Find(frame.Ethernet, rec.Data, rec.WireLen, &f), id)
 				require.NoError(t, f.Packet.Header.Decode(f.Transport), id)
 				f.Packet.ICRC = binary.LittleEndian.Uint32(f.Transport[f.TransportLen-4:])
 			}
@@ -116,12 +98,12 @@ func TestGolden(t *testing.T) {
 			case frame.ICRCGood:
 				good++
 				if err == nil {
-					require.Equal(t, rec.data, again, "%s encoded again", id)
+					require.Equal(t, rec.Data, again, "%s encoded again", id)
 				}
 			case frame.ICRCBad:
 				bad = append(bad, id)
 				n := len(again) - bth.ICRCSize
-				require.Equal(t, rec.data[:n], again[:n], "%s encoded again", id)
+				require.Equal(t, rec.Data[:n], again[:n], "%s encoded again", id)
 			default:
 				t.Error("not checked:", id)
 			}

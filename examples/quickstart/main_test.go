@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/bth/frame/capture"
 )
 
 func quickstart(args ...string) (code int, out, err string) {

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/examples/internal/term"
 	"github.com/roce-go/roce/qp/conform"
 )

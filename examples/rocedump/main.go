@@ -13,7 +13,7 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp/pfc"
-	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/examples/internal/term"
 )
 

@@ -20,7 +20,7 @@ import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp/pfc"
-	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/examples/internal/term"
 	"github.com/roce-go/roce/reth"
 )
@@ -93,7 +93,7 @@ func TestSources(t *testing.T) {
 	require.True(t, strings.HasPrefix(out, file+":\n"))
 	require.Contains(t, out, "\n"+name+":\n")
 
-	_, out, _ = exec(nil, "../internal/capture/testdata/atomic.pcapng")
+	_, out, _ = exec(nil, "../../bth/frame/capture/testdata/atomic.pcapng")
 	lines := strings.SplitAfter(want, "\n")[:6]
 	for i := range lines { // editcap numbered them anew
 		lines[i] = "     " + string(rune('1'+i)) + lines[i][6:]
@@ -132,7 +132,7 @@ func TestTruncated(t *testing.T) {
 
 // TestSnapped has packets whose ICRC was not captured.
 func TestSnapped(t *testing.T) {
-	code, out, errs := exec(nil, "-json", "../internal/capture/testdata/atomic-snap60.pcapng")
+	code, out, errs := exec(nil, "-json", "../../bth/frame/capture/testdata/atomic-snap60.pcapng")
 	require.Equal(t, exitWrong, code, "the atomic headers are cut")
 	require.Empty(t, errs)
 	got := objects(t, out)
@@ -503,7 +503,7 @@ func FuzzDump(f *testing.F) {
 		}
 		f.Add(b)
 	}
-	b, err := os.ReadFile("../internal/capture/testdata/two-interfaces.pcapng")
+	b, err := os.ReadFile("../../bth/frame/capture/testdata/two-interfaces.pcapng")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/fuzz/internal/pcapio"
+	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
 )
 
@@ -94,7 +94,7 @@ func load(names []string) (*captures, error) {
 		if err != nil {
 			return nil, err
 		}
-		recs, err := pcapio.ReadFile(name)
+		recs, err := records.ReadFile(name)
 		if err != nil {
 			return nil, err
 		}

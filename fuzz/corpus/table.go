@@ -31,6 +31,7 @@ var targets = []target{
 	{"bth/frame", "FuzzFrame", "link type, frame, length on the wire, UDP port", frames(func(s *sample) []any {
 		return []any{uint16(s.rec.Link), s.rec.Data, s.rec.WireLen, uint16(0)}
 	})},
+	{"bth/frame/capture", "FuzzReader", "capture file", files},
 	{"bth/rocelayers", "FuzzBTH", "transport packet", transport(func(s *sample) []any { return []any{s.f.Transport} })},
 	{"bth/rocelayers", "FuzzFrame", "Ethernet frame", frames(justFrame)},
 	{"cnp", "FuzzHeader", "transport packet of a CNP", transport(func(s *sample) []any {
@@ -45,7 +46,6 @@ var targets = []target{
 		n := len(s.f.NetPacket) - bth.ICRCSize
 		return []any{s.f.NetPacket[:n], uint16(n / 2), byte(n % 64), uint32(n)}
 	})},
-	{"examples/internal/capture", "FuzzReader", "capture file", files},
 	{"examples/rocedump", "FuzzDump", "capture file", files},
 	{"fuzz", "FuzzLink", "seed, work, schedule of a link", nil},
 	{"fuzz", "FuzzPort", "frames with modes", flows(func(i int) byte {
@@ -59,7 +59,6 @@ var targets = []target{
 	}, func(b []byte) []any { return []any{b} })},
 	{"fuzz", "FuzzWatch", "frames with modes, seed, mode", flows(func(int) byte { return 5 << 4 },
 		func(b []byte) []any { return []any{b, uint64(len(b)), byte(len(b))} })},
-	{"fuzz/internal/pcapio", "FuzzReader", "capture file", files},
 	{"fuzz/mutator", "FuzzMutate", "frame, link type, bytes not captured, seed, mode", frames(func(s *sample) []any {
 		return []any{s.rec.Data, uint16(s.rec.Link), uint16(0), uint64(s.number), byte(s.number)}
 	})},
@@ -75,6 +74,7 @@ var targets = []target{
 		func(b []byte) []any { return []any{b} })},
 	{"qp/script", "FuzzRun", "text of a script", nil},
 	{"qp/simnet", "FuzzSwitch", "Ethernet frame", frames(justFrame)},
+	{"qp/softnic", "FuzzHandleFrame", "mode, two Ethernet frames", nil},
 	{"reth", "FuzzReth", "RETH, AtomicETH, ImmDt, IETH or FETH and what follows it",
 		headers(bth.HasRETH | bth.HasAtomicETH | bth.HasImmDt | bth.HasIETH | bth.HasFETH)},
 }

@@ -14,7 +14,8 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/fuzz/internal/pcapio"
+	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
 )
 
@@ -124,17 +125,16 @@ func (o *options) run(stdin io.Reader, stdout, stderr io.Writer) (code int, err 
 	defer closeIn()
 	// The first frame tells the link type before anything is written.
 	src := &source{in: in}
-	var rec mutator.Record
 	if err := src.rewind(); err != nil {
 		return exitUsage, fmt.Errorf("%s: %w", o.in, err)
 	}
-	if err := src.r.Next(&rec); err != nil {
-		if err == io.EOF || err == io.ErrUnexpectedEOF {
+	if err := src.r.Next(&src.rec); err != nil {
+		if err == io.EOF || errors.Is(err, capture.ErrTruncated) {
 			err = errors.New("there is no whole frame in it")
 		}
 		return exitUsage, fmt.Errorf("%s: %w", o.in, err)
 	}
-	src.link = rec.Link
+	src.link = src.rec.Link
 	if err := src.rewind(); err != nil {
 		return exitUsage, err
 	}
@@ -181,7 +181,7 @@ func (o *options) copy(src *source, out io.Writer, log *bufio.Writer, sum *summa
 	if err != nil {
 		return err
 	}
-	w, err := pcapio.NewWriter(out, src.link)
+	w, err := capture.NewWriter(out, src.link)
 	if err != nil {
 		return fmt.Errorf("cannot write %s: %w", o.out, err)
 	}
@@ -195,7 +195,7 @@ func (o *options) copy(src *source, out io.Writer, log *bufio.Writer, sum *summa
 				rec.Time = first.Add(time.Duration(float64(rec.Time.Sub(first)) / o.speed))
 			}
 			sum.out++
-			if err := w.Write(&rec); err != nil {
+			if err := w.WriteCut(rec.Time, rec.Data, rec.WireLen); err != nil {
 				return fmt.Errorf("cannot write %s: %w", o.out, err)
 			}
 		}
@@ -263,7 +263,8 @@ func createOutput(name, in string, stdout io.Writer) (io.Writer, func() error, e
 // asked, in times that go on.
 type source struct {
 	in      io.ReadSeeker
-	r       *pcapio.Reader
+	r       *capture.Reader
+	rec     capture.Record
 	link    frame.Link
 	passes  int
 	frames  int // in this pass
@@ -278,15 +279,15 @@ func (s *source) rewind() (err error) {
 	if _, err = s.in.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	s.r, err = pcapio.NewReader(s.in)
+	s.r, err = capture.NewReader(s.in)
 	return err
 }
 
 func (s *source) next(rec *mutator.Record, again bool) error {
 	for {
-		err := s.r.Next(rec)
+		err := s.r.Next(&s.rec)
 		switch {
-		case err == io.EOF || err == io.ErrUnexpectedEOF:
+		case err == io.EOF || errors.Is(err, capture.ErrTruncated):
 			s.cut = s.cut || err != io.EOF
 			if !again {
 				return io.EOF
@@ -302,12 +303,13 @@ func (s *source) next(rec *mutator.Record, again bool) error {
 			continue
 		case err != nil:
 			return err
-		case rec.Link != s.link:
+		case s.rec.Link != s.link:
 			if s.passes == 0 {
 				s.other++
 			}
 			continue
 		}
+		*rec = records.Of(&s.rec)
 		if s.frames == 0 {
 			s.first = rec.Time
 		}

@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/fuzz/internal/pcapio"
+	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
 )
 
-const capture = "../captures/rc-mixed.pcap"
+const mixed = "../captures/rc-mixed.pcap"
 
 func exec(stdin []byte, args ...string) (code int, stdout []byte, stderr string) {
 	var out, errs bytes.Buffer
@@ -35,25 +35,25 @@ func good(t *testing.T, stdin []byte, args ...string) ([]mutator.Record, string)
 func parsed(t *testing.T, b []byte) (recs []mutator.Record) {
 	name := filepath.Join(t.TempDir(), "x")
 	require.NoError(t, os.WriteFile(name, b, 0o600))
-	recs, err := pcapio.ReadFile(name)
+	recs, err := records.ReadFile(name)
 	require.NoError(t, err)
 	return recs
 }
 
 func input(t *testing.T) []mutator.Record {
-	recs, err := pcapio.ReadFile(capture)
+	recs, err := records.ReadFile(mixed)
 	require.NoError(t, err)
 	return recs
 }
 
 func TestRoundTrip(t *testing.T) {
 	in := input(t)
-	out, errs := good(t, nil, "-in", capture, "-keep", "100")
+	out, errs := good(t, nil, "-in", mixed, "-keep", "100")
 	require.Equal(t, in, out)
 	require.Contains(t, errs, "56 frames in, 56 frames out")
 
 	// Every frame is right already, so that repairing it changes nothing.
-	out, _ = good(t, nil, "-in", capture, "-kinds", "none")
+	out, _ = good(t, nil, "-in", mixed, "-kinds", "none")
 	require.Equal(t, in, out)
 }
 
@@ -76,30 +76,30 @@ func TestModes(t *testing.T) {
 	}
 	roce, bad, length := count(in)
 	require.Equal(t, []int{48, 0, 0}, []int{roce, bad, length})
-	out, _ := good(t, nil, "-in", capture, "-kinds=-escape,-malform,-drop,-duplicate,-replay,-reorder,-delay", "-n", "560")
+	out, _ := good(t, nil, "-in", mixed, "-kinds=-escape,-malform,-drop,-duplicate,-replay,-reorder,-delay", "-n", "560")
 	roce, bad, length = count(out)
 	require.Equal(t, []int{480, 0, 0}, []int{roce, bad, length})
-	out, _ = good(t, nil, "-in", capture, "-kinds", "none", "-icrc", "bad")
+	out, _ = good(t, nil, "-in", mixed, "-kinds", "none", "-icrc", "bad")
 	roce, bad, length = count(out)
 	require.Equal(t, []int{0, 48, 0}, []int{roce, bad, length})
-	out, errs := good(t, nil, "-in", capture, "-kinds", "none", "-lengths", "lie")
+	out, errs := good(t, nil, "-in", mixed, "-kinds", "none", "-lengths", "lie")
 	roce, bad, length = count(out)
 	require.Equal(t, []int{0, 0, 48}, []int{roce, bad, length})
 	require.Contains(t, errs, "lie: udp-length")
-	out, _ = good(t, nil, "-in", capture, "-kinds", "psn", "-changes", "1", "-icrc", "keep")
+	out, _ = good(t, nil, "-in", mixed, "-kinds", "psn", "-changes", "1", "-icrc", "keep")
 	roce, bad, _ = count(out)
 	require.Equal(t, []int{0, 48}, []int{roce, bad})
 }
 
 func TestRepeatable(t *testing.T) {
-	_, a, _ := exec(nil, "-in", capture, "-out", "-", "-n", "500", "-seed", "7")
-	_, b, _ := exec(nil, "-in", capture, "-out", "-", "-n", "500", "-seed", "7")
-	_, c, _ := exec(nil, "-in", capture, "-out", "-", "-n", "500", "-seed", "8")
+	_, a, _ := exec(nil, "-in", mixed, "-out", "-", "-n", "500", "-seed", "7")
+	_, b, _ := exec(nil, "-in", mixed, "-out", "-", "-n", "500", "-seed", "7")
+	_, c, _ := exec(nil, "-in", mixed, "-out", "-", "-n", "500", "-seed", "8")
 	require.True(t, bytes.Equal(a, b))
 	require.False(t, bytes.Equal(a, c))
 
 	// Frames taken again are changed in other ways.
-	out, _ := good(t, nil, "-in", capture, "-n", "112", "-kinds", "fields")
+	out, _ := good(t, nil, "-in", mixed, "-n", "112", "-kinds", "fields")
 	require.NotEqual(t, out[20].Data, out[76].Data)
 }
 
@@ -112,12 +112,12 @@ func TestSpeed(t *testing.T) {
 		"0.5":      func(d time.Duration) time.Duration { return 2 * d },
 		"0":        func(time.Duration) time.Duration { return 0 },
 	} {
-		out, _ := good(t, nil, "-in", capture, "-keep", "100", "-speed", speed)
+		out, _ := good(t, nil, "-in", mixed, "-keep", "100", "-speed", speed)
 		for i := range out {
 			require.Equal(t, want(in[i].Time.Sub(first)), out[i].Time.Sub(first), speed)
 		}
 	}
-	out, errs := good(t, nil, "-in", capture, "-keep", "100", "-n", "200")
+	out, errs := good(t, nil, "-in", mixed, "-keep", "100", "-n", "200")
 	require.Contains(t, errs, "the capture 4 times")
 	for i := 1; i < len(out); i++ {
 		require.False(t, out[i].Time.Before(out[i-1].Time))
@@ -126,7 +126,7 @@ func TestSpeed(t *testing.T) {
 
 func TestLog(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "log")
-	good(t, nil, "-in", capture, "-kinds", "psn,drop", "-keep", "20", "-log", name)
+	good(t, nil, "-in", mixed, "-kinds", "psn,drop", "-keep", "20", "-log", name)
 	b, err := os.ReadFile(name)
 	require.NoError(t, err)
 	require.Equal(t, 56, bytes.Count(b, []byte("\n")))
@@ -145,7 +145,8 @@ func pcapng(o binary.AppendByteOrder, recs []mutator.Record) (out []byte) {
 		out = o.AppendUint32(o.AppendUint32(out, typ), n)
 		out = o.AppendUint32(append(out, body...), n)
 	}
-	block(0x0a0d0d0a, o.AppendUint64(o.AppendUint32(o.AppendUint32(nil, 0x1a2b3c4d), 1), ^uint64(0)))
+	version := o.AppendUint16(o.AppendUint16(o.AppendUint32(nil, 0x1a2b3c4d), 1), 0)
+	block(0x0a0d0d0a, o.AppendUint64(version, ^uint64(0)))
 	iface := func(link uint16) []byte { // no limit of length
 		return o.AppendUint32(o.AppendUint16(o.AppendUint16(nil, link), 0), 0)
 	}
@@ -188,7 +189,7 @@ func TestPcapng(t *testing.T) {
 }
 
 func TestGzip(t *testing.T) {
-	b, err := os.ReadFile(capture)
+	b, err := os.ReadFile(mixed)
 	require.NoError(t, err)
 	var z bytes.Buffer
 	w := gzip.NewWriter(&z)
@@ -199,7 +200,7 @@ func TestGzip(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	whole, err := os.ReadFile(capture)
+	whole, err := os.ReadFile(mixed)
 	require.NoError(t, err)
 	dir := t.TempDir()
 	same := filepath.Join(dir, "a.pcap")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/fuzz/internal/pcapio"
+	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
 )
 
@@ -20,7 +20,7 @@ func captured(t testing.TB) (recs []mutator.Record) {
 	require.NoError(t, err)
 	require.NotEmpty(t, names)
 	for _, name := range names {
-		more, err := pcapio.ReadFile(name)
+		more, err := records.ReadFile(name)
 		require.NoError(t, err)
 		recs = append(recs, more...)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/reth"
 )

@@ -9,7 +9,7 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/bth/frame/capture"
 )
 
 func TestGenerate(t *testing.T) {

@@ -85,7 +85,8 @@ func (d *Reader) nextPcap(rec *Record) error {
 	return nil
 }
 
-// Writer writes a pcap file with nanosecond timestamps, little-endian.
+// Writer writes a pcap file of one link type with nanosecond timestamps,
+// little-endian. The years it can hold are 1970 to 2106.
 type Writer struct {
 	w   io.Writer
 	hdr []byte
@@ -105,12 +106,15 @@ func NewWriter(w io.Writer, link frame.Link) (*Writer, error) {
 }
 
 // Write writes one whole frame.
-func (w *Writer) Write(at time.Time, data []byte) error {
+func (w *Writer) Write(at time.Time, data []byte) error { return w.WriteCut(at, data, len(data)) }
+
+// WriteCut writes a frame that had wireLen bytes, of which data was captured.
+func (w *Writer) WriteCut(at time.Time, data []byte, wireLen int) error {
 	h := w.hdr[:0]
 	h = binary.LittleEndian.AppendUint32(h, uint32(at.Unix()))
 	h = binary.LittleEndian.AppendUint32(h, uint32(at.Nanosecond()))
 	h = binary.LittleEndian.AppendUint32(h, uint32(len(data)))
-	h = binary.LittleEndian.AppendUint32(h, uint32(len(data)))
+	h = binary.LittleEndian.AppendUint32(h, uint32(wireLen))
 	if _, err := w.w.Write(h); err != nil {
 		return err
 	}

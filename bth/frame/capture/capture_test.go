@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/bth/frame/capture"
 )
 
 // got is a record that stays.
@@ -283,12 +283,37 @@ func TestEditcap(t *testing.T) {
 
 func TestWriter(t *testing.T) {
 	var file bytes.Buffer
-	w, err := capture.NewWriter(&file, frame.RawIP)
+	w, err := capture.NewWriter(&file, frame.LinuxSLL2) // above 255
 	require.NoError(t, err)
 	require.NoError(t, w.Write(time.Unix(1_000_000_000, 5), []byte("frame")))
+	require.NoError(t, w.WriteCut(time.Unix(1_000_000_001, 999_999_999), []byte("fra"), 9000))
 	recs, err := readAll(&file)
 	require.Equal(t, io.EOF, err)
-	require.Equal(t, []got{{frame.RawIP, 0, "2001-09-09T01:46:40.000000005Z", 5, "frame"}}, recs)
+	require.Equal(t, []got{
+		{frame.LinuxSLL2, 0, "2001-09-09T01:46:40.000000005Z", 5, "frame"},
+		{frame.LinuxSLL2, 0, "2001-09-09T01:46:41.999999999Z", 9000, "fra"},
+	}, recs)
+}
+
+func TestReadFile(t *testing.T) {
+	dir := t.TempDir()
+	_, err := capture.ReadFile(filepath.Join(dir, "none"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+
+	file := pcapFile(binary.BigEndian, 0xa1b2c3d4, 0)
+	name := filepath.Join(dir, "x.pcap")
+	require.NoError(t, os.WriteFile(name, file, 0o600))
+	recs, err := capture.ReadFile(name)
+	require.NoError(t, err)
+	require.Len(t, recs, 2)
+	require.Equal(t, "abcdefgh", string(recs[0].Data))
+	require.Equal(t, "xyz", string(recs[1].Data))
+	require.Equal(t, 2, recs[1].Number)
+
+	require.NoError(t, os.WriteFile(name, file[:len(file)-1], 0o600))
+	recs, err = capture.ReadFile(name)
+	require.ErrorIs(t, err, capture.ErrTruncated)
+	require.Len(t, recs, 1)
 }
 
 // TestHostile has files whose claims are not to be believed.
