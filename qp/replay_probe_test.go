@@ -3,7 +3,6 @@ package qp_test
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/qp"
 )
 
@@ -49,9 +49,8 @@ const probeBadKey = 121
 // sent to the driver, and compares the answers: probe-responder.txt beside the
 // capture says what each packet is. Each of the driver's QPs begins at PSN 0x1000.
 func TestReplayProbe(t *testing.T) {
-	b, err := os.ReadFile(replayCaptures + "/probe-responder.pcap")
+	recs, err := capture.ReadFile(replayCaptures + "/probe-responder.pcap")
 	require.NoError(t, err)
-	le := binary.LittleEndian
 	type conn struct {
 		q    *qp.QP
 		mem  *replayMemory
@@ -69,15 +68,11 @@ func TestReplayProbe(t *testing.T) {
 		}
 	}
 	at := time.Unix(2, 0)
-	before, n := uint64(0), 0
-	for b = b[24:]; len(b) > 0; {
-		n++
-		now := uint64(le.Uint32(b))*1_000_000 + uint64(le.Uint32(b[4:])) // microseconds
-		kept := int(le.Uint32(b[8:]))
-		raw := b[16 : 16+kept : 16+kept]
-		b = b[16+kept:]
+	var before time.Time
+	for _, rec := range recs {
+		n, now := rec.Number, rec.Time
 		var f frame.Frame
-		if f.Decode(frame.Ethernet, raw) != nil || f.CheckICRC() != frame.ICRCGood || f.Packet.Opcode.Service() != bth.RC || probeSkipped[n] {
+		if f.Decode(rec.Link, rec.Data) != nil || f.CheckICRC() != frame.ICRCGood || f.Packet.Opcode.Service() != bth.RC || probeSkipped[n] {
 			continue
 		}
 		p := &f.Packet
@@ -94,14 +89,14 @@ func TestReplayProbe(t *testing.T) {
 		}
 		// The script waits a quarter of a second for answers, but for some packets
 		// that it sends at once.
-		if now-before > 100_000 {
+		if now.Sub(before) > 100*time.Millisecond {
 			settle(n)
 		}
 		before = now
 		if c = conns[p.DestQP]; c == nil {
 			c = &conn{mem: &replayMemory{buf: make([]byte, 4*0x80000), addr: 0x123456780000, area: 0x80000, access: rights("rwa")}}
 			replayFill(c.mem.buf[0x80000:2*0x80000], 1000)
-			le.PutUint64(c.mem.buf[2*0x80000:], replayAtomic)
+			binary.LittleEndian.PutUint64(c.mem.buf[2*0x80000:], replayAtomic)
 			r := &replayConn{replay: &replay{}, frames: []replayFrame{{at: at}}}
 			c.q = r.bringUp(t, &replaySide{qpn: p.DestQP, psn: 0x123456}, &replaySide{qpn: 0x77, psn: 0x1000}, c.mem, nil)
 			for k := range uint64(64) {
@@ -125,7 +120,7 @@ func TestReplayProbe(t *testing.T) {
 			differ++
 		}
 	}
-	settle(n)
+	settle(len(recs) + 1)
 	require.Greater(t, compared, 40)
 	t.Logf("%d answers equal, %d requests answered otherwise, as rules have it", compared, differ)
 }

@@ -1,7 +1,6 @@
 package qp_test
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp"
 )
@@ -200,23 +200,15 @@ func (r *replay) load(t *testing.T) []*replayConn {
 		conns = append(conns, &replayConn{replay: r, size: size, server: sides[0][i], client: sides[1][i], outcome: outcomes[i], results: results[i]})
 	}
 
-	b, err := os.ReadFile(filepath.Join(replayCaptures, r.name+".pcap"))
+	recs, err := capture.ReadFile(filepath.Join(replayCaptures, r.name+".pcap"))
 	require.NoError(t, err)
-	le := binary.LittleEndian
-	require.EqualValues(t, 0xa1b2c3d4, le.Uint32(b), "a pcap file with microseconds")
-	n := 0
-	for b = b[24:]; len(b) > 0; {
-		n++
-		at := time.Unix(int64(le.Uint32(b)), int64(le.Uint32(b[4:]))*1000)
-		kept := int(le.Uint32(b[8:]))
-		raw := b[16 : 16+kept : 16+kept]
-		b = b[16+kept:]
+	for _, rec := range recs {
 		var f frame.Frame
-		if f.Decode(frame.Ethernet, raw) != nil || f.Packet.Opcode.Service() != bth.RC {
+		if f.Decode(rec.Link, rec.Data) != nil || f.Packet.Opcode.Service() != bth.RC {
 			continue
 		}
 		require.Equal(t, frame.ICRCGood, f.CheckICRC())
-		fr := replayFrame{n: n, at: at, request: f.Packet.Opcode.Class() == bth.Request, p: f.Packet}
+		fr := replayFrame{n: rec.Number, at: rec.Time, request: f.Packet.Opcode.Class() == bth.Request, p: f.Packet}
 		found := 0
 		for _, c := range conns {
 			if fr.request && fr.p.DestQP == c.server.qpn || !fr.request && fr.p.DestQP == c.client.qpn {
@@ -224,7 +216,7 @@ func (r *replay) load(t *testing.T) []*replayConn {
 				found++
 			}
 		}
-		require.Equal(t, 1, found, "frame %d belongs to one connection", n)
+		require.Equal(t, 1, found, "frame %d belongs to one connection", rec.Number)
 	}
 	return conns
 }

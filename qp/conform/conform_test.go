@@ -1,7 +1,6 @@
 package conform_test
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/qp/conform"
 )
 
@@ -26,16 +26,11 @@ type rec struct {
 
 func load(t testing.TB, name string) []rec {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(captures, name+".pcap"))
+	recs, err := capture.ReadFile(filepath.Join(captures, name+".pcap"))
 	require.NoError(t, err)
-	require.Equal(t, uint32(0xa1b2c3d4), binary.LittleEndian.Uint32(b), "microseconds, little-endian")
-	var out []rec
-	for b = b[24:]; len(b) > 0; {
-		le := binary.LittleEndian
-		n := le.Uint32(b[8:])
-		ts := time.Unix(int64(le.Uint32(b)), int64(le.Uint32(b[4:]))*1000).UTC()
-		out = append(out, rec{ts, b[16 : 16+n : 16+n], int(le.Uint32(b[12:]))})
-		b = b[16+n:]
+	out := make([]rec, len(recs))
+	for i, r := range recs {
+		out[i] = rec{r.Time, r.Data, r.WireLen}
 	}
 	return out
 }

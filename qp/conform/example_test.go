@@ -1,22 +1,21 @@
 package conform_test
 
 import (
-	"encoding/binary"
 	"fmt"
-	"os"
-	"time"
+	"io"
 
-	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/qp/conform"
 )
 
 // A capture of SENDs to a receiver that is slow to post receives.
 func Example() {
-	b, err := os.ReadFile("../../fuzz/captures/rc-rnr.pcap")
+	in, err := capture.Open("../../fuzz/captures/rc-rnr.pcap", nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
+	defer in.Close()
 	w, err := conform.New(conform.Config{})
 	if err != nil {
 		fmt.Println(err)
@@ -24,17 +23,17 @@ func Example() {
 	}
 	counts := map[conform.Rule]int{}
 	var f conform.Finding
-	for b = b[24:]; len(b) > 0; {
-		le := binary.LittleEndian
-		ts := time.Unix(int64(le.Uint32(b)), int64(le.Uint32(b[4:]))*1000)
-		n := 16 + le.Uint32(b[8:])
-		w.HandleFrame(ts, frame.Ethernet, b[16:n], int(le.Uint32(b[12:])))
+	var rec capture.Record
+	for err = in.Next(&rec); err == nil; err = in.Next(&rec) {
+		w.HandleFrame(rec.Time, rec.Link, rec.Data, rec.WireLen)
 		for w.NextFinding(&f) {
 			if counts[f.Rule()]++; counts[f.Rule()] == 1 {
 				fmt.Printf("frame %d: %v %v: %v\n", f.Frame, f.Severity, f.Rule(), f.String())
 			}
 		}
-		b = b[n:]
+	}
+	if err != io.EOF {
+		fmt.Println(err)
 	}
 	total := w.Total()
 	w.Finish()
