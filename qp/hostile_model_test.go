@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 
 	"github.com/roce-go/roce/qp"
 )
@@ -61,7 +62,7 @@ func (m *hostileModel) checkPrefix(mem []byte, done int) error {
 		}
 	}
 	for i, v := range mem {
-		if !m.after(i, v, base[i], done, 1<<62) {
+		if !m.after(i, v, base[i], done, math.MaxInt) {
 			return fmt.Errorf("memory at %d is %#x, which no order of the requests from %d on gives", i, v, done)
 		}
 	}

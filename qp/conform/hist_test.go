@@ -19,7 +19,7 @@ func TestBuckets(t *testing.T) {
 		require.LessOrEqual(t, (top-low)*32, low, "bucket %d", i)
 		low = top + 1
 	}
-	require.EqualValues(t, 1<<histMaxBits, low)
+	require.Equal(t, uint64(1)<<histMaxBits, low)
 }
 
 func TestQuantiles(t *testing.T) {
