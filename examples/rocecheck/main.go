@@ -17,6 +17,7 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/examples/internal/input"
 	"github.com/roce-go/roce/examples/internal/term"
 	"github.com/roce-go/roce/qp/conform"
 )
@@ -54,29 +55,14 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs.DurationVar(&o.cfg.MinTimeout, "timeout", 0, "")
 	fs.DurationVar(&o.cfg.MinCNPGap, "cnp-gap", 0, "")
 
-	// Options may stand after files too; what follows "--" are files.
-	var rest []string
-	for i, a := range args {
-		if a == "--" {
-			args, rest = args[:i], args[i+1:]
-			break
-		}
+	var err error
+	if o.files, err = input.Parse(fs, args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, usage)
+		return o, exitGood, false
+	} else if err != nil {
+		fmt.Fprintf(stderr, "rocecheck: %v; rocecheck -h lists the options\n", err)
+		return o, exitUsage, false
 	}
-	for {
-		if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(stdout, usage)
-			return o, exitGood, false
-		} else if err != nil {
-			fmt.Fprintf(stderr, "rocecheck: %v; rocecheck -h lists the options\n", err)
-			return o, exitUsage, false
-		}
-		if args = fs.Args(); len(args) == 0 {
-			break
-		}
-		o.files = append(o.files, args[0])
-		args = args[1:]
-	}
-	o.files = append(o.files, rest...)
 	o.cfg.UDPPort = uint16(port)
 	bad := func(format string, args ...any) (options, int, bool) {
 		fmt.Fprintf(stderr, "rocecheck: "+format+"\n", args...)
@@ -258,13 +244,14 @@ func (c *checker) warn(format string, args ...any) {
 func (c *checker) file(name string, stdin io.Reader) int {
 	f, err := capture.Open(name, stdin)
 	if err != nil {
-		c.warn("%v", readable(err))
+		c.warn("%v", input.Unopened(err))
 		return exitUsage
 	}
 	defer f.Close()
 	c.spans = append(c.spans, span{name, c.w.Frames()})
 	code := exitGood
-	badLink, badLinks, timeless := frame.Link(0), 0, 0
+	var bad input.Links
+	timeless := 0
 	for {
 		if name == "-" && f.Buffered() == 0 { // a live source may keep us waiting
 			if c.werr = c.out.Flush(); c.werr != nil {
@@ -281,7 +268,7 @@ func (c *checker) file(name string, stdin io.Reader) int {
 		switch r.Link {
 		case frame.Ethernet, frame.RawIP, frame.RawIPv4, frame.RawIPv6, frame.LinuxSLL, frame.LinuxSLL2:
 		default:
-			badLink, badLinks = r.Link, badLinks+1
+			bad.Skip(r.Link)
 		}
 		if c.first.IsZero() {
 			c.first = r.Time
@@ -308,40 +295,23 @@ func (c *checker) file(name string, stdin io.Reader) int {
 		n = 0
 	}
 	c.read++
-	if badLinks > 0 {
-		if badLinks == n {
+	if bad.N > 0 {
+		if bad.N == n {
 			code = exitUsage
 		}
-		c.warn("%s: %d frames skipped: link type %d is not known here; capture on an Ethernet or IP interface, or with -i any",
-			name, badLinks, badLink)
+		c.warn("%s", bad.Warning(name))
 	}
 	if timeless > 0 {
 		c.warn("%s: %d frames have no time stamp; latencies and time-outs mean nothing", name, timeless)
 	}
-	switch {
-	case err == io.EOF:
-	case errors.Is(err, capture.ErrTruncated):
-		code = exitWrong
-		c.warn("%s: warning: the file ends in the middle of a record, after %d whole ones; is it still being written, or was the copy cut short?", name, n)
-	default:
+	if warning, cut := input.Ended(name, err, n); warning != "" {
 		code = exitUsage
-		c.warn("%s: %v; the %d frames before it were read", name, err, n)
+		if cut {
+			code = exitWrong
+		}
+		c.warn("%s", warning)
 	}
 	return code
-}
-
-// readable adds to an error of Open what to do about it.
-func readable(err error) string {
-	s := err.Error()
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return strings.TrimPrefix(s, "open ") + "; check the path, or give - for standard input"
-	case errors.Is(err, os.ErrPermission):
-		return strings.TrimPrefix(s, "open ") + "; captures are often readable by root alone: change its mode or copy it"
-	case errors.Is(err, capture.ErrTruncated):
-		return s + "; only its header is there"
-	}
-	return s
 }
 
 // finish ends the watch.

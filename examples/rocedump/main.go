@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/cnp/pfc"
+	"github.com/roce-go/roce/examples/internal/input"
 	"github.com/roce-go/roce/examples/internal/term"
 )
 
@@ -40,29 +40,14 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs.BoolVar(&o.summary, "summary", false, "")
 	fs.UintVar(&o.port, "port", frame.Port, "")
 
-	// Options may stand after files too; what follows "--" are files.
-	var rest []string
-	for i, a := range args {
-		if a == "--" {
-			args, rest = args[:i], args[i+1:]
-			break
-		}
+	var err error
+	if o.files, err = input.Parse(fs, args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, usage)
+		return o, exitGood, false
+	} else if err != nil {
+		fmt.Fprintf(stderr, "rocedump: %v; rocedump -h lists the options\n", err)
+		return o, exitUsage, false
 	}
-	for {
-		if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(stdout, usage)
-			return o, exitGood, false
-		} else if err != nil {
-			fmt.Fprintf(stderr, "rocedump: %v; rocedump -h lists the options\n", err)
-			return o, exitUsage, false
-		}
-		if args = fs.Args(); len(args) == 0 {
-			break
-		}
-		o.files = append(o.files, args[0])
-		args = args[1:]
-	}
-	o.files = append(o.files, rest...)
 	switch {
 	case len(o.files) == 0:
 		fmt.Fprintln(stderr, "rocedump: no file named; give capture files, or - to read standard input (rocedump -h explains)")
@@ -171,7 +156,7 @@ var errNoBTH = errors.New("frame: no GRH with a BTH after it")
 func (d *dumper) file(name string, stdin io.Reader) int {
 	f, err := capture.Open(name, stdin)
 	if err != nil {
-		d.warn("%v", readable(err))
+		d.warn("%v", input.Unopened(err))
 		return exitUsage
 	}
 	defer f.Close()
@@ -182,7 +167,7 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 		fmt.Fprintf(d.out, "%s:\n", name)
 	}
 	code := exitGood
-	badLink, badLinks := frame.Link(0), 0
+	var bad input.Links
 	found := false
 	for {
 		if name == "-" && f.Buffered() == 0 { // a live source may keep us waiting
@@ -205,7 +190,7 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 			code = exitWrong
 		case isOther:
 			if why == frame.ErrLink {
-				badLink, badLinks = d.rec.Link, badLinks+1
+				bad.Skip(d.rec.Link)
 			}
 		}
 		switch {
@@ -228,28 +213,23 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 		}
 	}
 	d.progress.Clear()
-	if badLinks > 0 {
-		if badLinks == d.rec.Number {
+	if bad.N > 0 {
+		if bad.N == d.rec.Number {
 			code = exitUsage
 		}
-		d.warn("%s: %d frames skipped: link type %d is not known here; capture on an Ethernet or IP interface, or with -i any",
-			name, badLinks, badLink)
+		d.warn("%s", bad.Warning(name))
 	}
-	if !found && badLinks == 0 && !d.json && !d.all && !d.summary { // an empty page would leave a person guessing
+	if !found && bad.N == 0 && !d.json && !d.all && !d.summary { // an empty page would leave a person guessing
 		d.warn("%s: no RoCE packet among %d frames; another UDP port than %d (-port), or not a RoCE capture? -all shows what is there",
 			name, d.rec.Number, d.port)
 	}
-	switch {
-	case err == io.EOF:
-	case errors.Is(err, capture.ErrTruncated):
-		d.sum.cut = true
-		code = exitWrong
-		d.warn("%s: warning: the file ends in the middle of a record, after %d whole ones; is it still being written, or was the copy cut short?",
-			name, d.rec.Number)
-	default:
+	if warning, cut := input.Ended(name, err, d.rec.Number); warning != "" {
 		d.sum.cut = true
 		code = exitUsage
-		d.warn("%s: %v; the %d frames before it were read", name, err, d.rec.Number)
+		if cut {
+			code = exitWrong
+		}
+		d.warn("%s", warning)
 	}
 	if d.summary {
 		if d.json {
@@ -261,18 +241,4 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 		d.total.merge(d.sum)
 	}
 	return code
-}
-
-// readable adds to an error of Open what to do about it.
-func readable(err error) string {
-	s := err.Error()
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return strings.TrimPrefix(s, "open ") + "; check the path, or give - for standard input"
-	case errors.Is(err, os.ErrPermission):
-		return strings.TrimPrefix(s, "open ") + "; captures are often readable by root alone: change its mode or copy it"
-	case errors.Is(err, capture.ErrTruncated):
-		return s + "; not even its header is whole"
-	}
-	return s
 }

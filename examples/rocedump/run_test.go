@@ -19,8 +19,8 @@ import (
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/examples/internal/term"
 	"github.com/roce-go/roce/reth"
 )
