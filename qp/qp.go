@@ -124,6 +124,7 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 		q.drained = false
 	case to == RTS:
 		q.req.mode = running
+		q.req.qkey = q.attr.QKey
 		q.resp.setAttr(&q.attr)
 	case from == SQD && m&(AttrTimeout|AttrRetryCnt|AttrRNRRetry|AttrMaxRdAtomic|AttrPKey|AttrQKey) != 0:
 		q.req.setAttr(&q.attr)
@@ -296,7 +297,13 @@ func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
 		return true
 	}
 	t := q.req.clock.At(now)
-	return q.req.nextPacket(t, out)
+	if !q.req.nextPacket(t, out) {
+		return false
+	}
+	if q.attr.State == SQD {
+		q.after() // what was made may have been the last of a UC message
+	}
+	return true
 }
 
 // NextAcknowledge is NextPacket for nothing but an acknowledgement or a NAK that is

@@ -10,8 +10,9 @@ import (
 func (r *Responder) replay(n uint64, p *bth.Packet) {
 	op := p.Opcode.Operation()
 	if !answered(op) {
-		// Rule RS-20: whether or not it asks for it.
-		if !r.hasNak {
+		// Rule RS-20: whether or not it asks for it. A NAK of what is expected next
+		// acknowledges it, one of a duplicate does not.
+		if !r.hasNak || r.nakCount < r.epsn {
 			r.hasAck = true
 		}
 		return
@@ -58,7 +59,9 @@ func (r *Responder) replayRead(res *resource, n uint64, p *bth.Packet) {
 			// has taken the region away since, drops the NAK as old: a packet
 			// that the network repeats must not end a connection.
 			r.c.RespRemoteAccessErrors++
-			r.sendNak(aeth.NakSyndrome(aeth.NakRemoteAccessError), n)
+			if !r.hasNak {
+				r.sendNak(aeth.NakSyndrome(aeth.NakRemoteAccessError), n)
+			}
 			return
 		}
 	}
@@ -184,12 +187,16 @@ func (r *Responder) oldestPending() *resource {
 // Where it is the first answer, it gives up all others too and goes to Error.
 func (r *Responder) withdraw(res *resource) {
 	r.c.RespRemoteAccessErrors++
-	r.sendNak(aeth.NakSyndrome(aeth.NakRemoteAccessError), res.ansFirst+uint64(res.at))
 	if res.made {
+		if !r.hasNak {
+			r.sendNak(aeth.NakSyndrome(aeth.NakRemoteAccessError), res.ansFirst+uint64(res.at))
+		}
 		res.at = res.end
 		r.pending--
 		return
 	}
+	r.sendNak(aeth.NakSyndrome(aeth.NakRemoteAccessError), res.ansFirst+uint64(res.at))
+	r.hasAck = false
 	for i := range r.res {
 		r.res[i].at = r.res[i].end
 	}

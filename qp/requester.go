@@ -202,7 +202,7 @@ func (r *Requester) postSend(wr *SendWR) error {
 	w.wr = *wr
 	w.length = length
 	w.n = 1
-	if r.typ != UD && wr.Op != OpFlush {
+	if r.typ != UD && wr.Op != OpFlush && r.mtu != 0 { // Error may come before the MTU
 		w.n = packets(uint64(length), r.mtu)
 	}
 	w.got, w.again, w.status, w.first = 0, false, Success, 0
@@ -228,7 +228,7 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		r.typ == UC && wr.Op != OpSend && wr.Op != OpSendImm && wr.Op != OpWrite && wr.Op != OpWriteImm,
 		r.typ == XRCSend && wr.Op > OpFetchAdd,
 		r.typ == XRCRecv,
-		wr.Op.answered() && r.maxRd == 0: // it would wait for ever
+		wr.Op.answered() && r.maxRd == 0 && r.mode != broken: // it would wait for ever
 		return 0, ErrOp
 	case local > MaxMessage:
 		return 0, ErrLength
@@ -254,7 +254,7 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		}
 	case OpRead:
 		// All PSNs of a READ are outstanding at once (rule PS-2).
-		if packets(local, r.mtu) >= psn.Half {
+		if r.mtu != 0 && packets(local, r.mtu) >= psn.Half {
 			return 0, ErrLength
 		}
 	case OpFlush:
@@ -263,7 +263,7 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		}
 		return wr.Length, nil
 	}
-	if r.typ == UD && (local > uint64(r.mtu) || wr.AH == nil) {
+	if r.typ == UD && (local > uint64(r.mtu) && r.mtu != 0 || wr.AH == nil) {
 		return 0, ErrLength
 	}
 	return uint32(local), nil

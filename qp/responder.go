@@ -348,7 +348,8 @@ func (r *Responder) refuse(code aeth.NakCode) Verdict {
 
 // sendNak queues a NAK, which stands for an acknowledgement of all before it.
 func (r *Responder) sendNak(s aeth.Syndrome, n uint64) {
-	r.nak, r.nakCount, r.hasNak, r.hasAck = s, n, true, false
+	r.nak, r.nakCount, r.hasNak = s, n, true
+	r.hasAck = r.hasAck && n < r.epsn
 }
 
 // notReady answers with an RNR NAK (rule RS-09).
