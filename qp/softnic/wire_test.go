@@ -212,8 +212,8 @@ func TestXRC(t *testing.T) {
 	require.Equal(t, seq(2500), bufs[1][:2500])
 	require.Equal(t, seq(13), bufs[0][:13])
 	require.Equal(t, seq(2500), back)
-	require.EqualValues(t, 0x1716151413121110, binary.LittleEndian.Uint64(old))
-	require.EqualValues(t, 0x1716151413121110+0x1122, binary.LittleEndian.Uint64(mem[16:]))
+	require.Equal(t, uint64(0x1716151413121110), binary.LittleEndian.Uint64(old))
+	require.Equal(t, uint64(0x1716151413121110+0x1122), binary.LittleEndian.Uint64(mem[16:]))
 
 	// An SRQ without receives: RNR NAK, and then it arrives (rule XR-3).
 	require.NoError(t, a.PostSend(p.now, &qp.SendWR{ID: 50, Op: qp.OpSend, Flags: qp.Signaled, SRQ: srqs[1].Num()}))
