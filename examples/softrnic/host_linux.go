@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"os"
@@ -27,15 +28,6 @@ func errnoOf(err error) (syscall.Errno, bool) {
 	return errno, ok
 }
 
-const (
-	ethPAll          = 0x0003
-	tunSetIff        = 0x400454ca
-	iffTAP           = 0x0002
-	iffNoPI          = 0x1000
-	packetMembership = 1 // PACKET_ADD_MEMBERSHIP
-	packetPromisc    = 1 // PACKET_MR_PROMISC
-)
-
 // openTAP opens a TAP interface, and makes it if there is none. It must be brought
 // up, and given an address, by others: ip link set NAME up.
 func openTAP(name string) (wire, error) {
@@ -49,8 +41,8 @@ func openTAP(name string) (wire, error) {
 		_     [22]byte
 	}
 	copy(req.name[:syscall.IFNAMSIZ-1], name)
-	req.flags = iffTAP | iffNoPI
-	if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), tunSetIff, uintptr(unsafe.Pointer(&req))); e != 0 {
+	req.flags = syscall.IFF_TAP | syscall.IFF_NO_PI
+	if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), syscall.TUNSETIFF, uintptr(unsafe.Pointer(&req))); e != 0 {
 		syscall.Close(fd)
 		return nil, &os.PathError{Op: "TAP interface", Path: name, Err: e}
 	}
@@ -63,7 +55,7 @@ func openPacket(name string) (wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	proto := uint16(ethPAll<<8&0xff00 | ethPAll>>8)
+	proto := binary.NativeEndian.Uint16([]byte{0, syscall.ETH_P_ALL})
 	fd, err := syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, int(proto))
 	if err != nil {
 		return nil, &os.PathError{Op: "packet socket", Path: name, Err: err}
@@ -73,16 +65,13 @@ func openPacket(name string) (wire, error) {
 		return nil, &os.PathError{Op: "packet socket", Path: name, Err: err}
 	}
 	// The port's Ethernet address is not the interface's.
-	mreq := struct {
-		index int32
-		typ   uint16
-		_     [10]byte
-	}{int32(i), packetPromisc, [10]byte{}}
-	_, _, e := syscall.Syscall6(syscall.SYS_SETSOCKOPT, uintptr(fd), syscall.SOL_PACKET, packetMembership,
-		uintptr(unsafe.Pointer(&mreq)), unsafe.Sizeof(mreq), 0)
-	if e != 0 {
+	// struct packet_mreq: interface, type, no address.
+	mreq := binary.NativeEndian.AppendUint32(nil, uint32(i))
+	mreq = binary.NativeEndian.AppendUint16(mreq, syscall.PACKET_MR_PROMISC)
+	mreq = append(mreq, make([]byte, 10)...)
+	if err := syscall.SetsockoptString(fd, syscall.SOL_PACKET, syscall.PACKET_ADD_MEMBERSHIP, string(mreq)); err != nil {
 		syscall.Close(fd)
-		return nil, &os.PathError{Op: "promiscuous mode", Path: name, Err: e}
+		return nil, &os.PathError{Op: "promiscuous mode", Path: name, Err: err}
 	}
 	return newDevice(fd, name)
 }
