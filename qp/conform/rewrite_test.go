@@ -121,3 +121,17 @@ func fix(b []byte) {
 	end := 14 + int(binary.BigEndian.Uint16(b[16:]))
 	copy(b[end-4:end], crc.AppendValue(nil, crc.Sum(b[14:end-4])))
 }
+
+// then appends a capture to another, as if it began gap after the other's end.
+func then(recs, next []rec, gap time.Duration) []rec {
+	at := time.Unix(1_700_000_000, 0)
+	if len(recs) > 0 {
+		at = recs[len(recs)-1].ts
+	}
+	d := at.Add(gap).Sub(next[0].ts)
+	for _, r := range next {
+		r.ts = r.ts.Add(d)
+		recs = append(recs, r)
+	}
+	return recs
+}

@@ -163,7 +163,6 @@ func TestCarried(t *testing.T) {
 func TestOneAfterAnother(t *testing.T) {
 	var recs []rec
 	var single []conform.Finding
-	now := time.Unix(1_700_000_000, 0)
 	for _, name := range names(t) {
 		if strings.HasPrefix(name, "probe") {
 			continue
@@ -171,13 +170,7 @@ func TestOneAfterAnother(t *testing.T) {
 		own := load(t, name)
 		_, all := watch(t, conform.Config{}, own)
 		single = append(single, all...)
-		now = now.Add(11 * time.Second)
-		first := own[0].ts
-		for _, r := range own {
-			r.ts = now.Add(r.ts.Sub(first))
-			recs = append(recs, r)
-		}
-		now = recs[len(recs)-1].ts
+		recs = then(recs, own, 11*time.Second)
 	}
 	_, all := watch(t, conform.Config{}, recs)
 	noNewBreach(t, single, all, "one after another")

@@ -216,16 +216,8 @@ func TestDamaged(t *testing.T) {
 // connections that send something else.
 func TestReuse(t *testing.T) {
 	var recs []rec
-	now := time.Unix(1_700_000_000, 0)
 	for _, name := range []string{"rc-mixed", "rc-rnr", "rc-nak-rights", "rc-atomic", "rc-loss-request"} {
-		own := load(t, name)
-		now = now.Add(2 * time.Second)
-		first := own[0].ts
-		for _, r := range own {
-			r.ts = now.Add(r.ts.Sub(first))
-			recs = append(recs, r)
-		}
-		now = recs[len(recs)-1].ts
+		recs = then(recs, load(t, name), 2*time.Second)
 	}
 	_, all := watch(t, conform.Config{}, recs)
 	require.Empty(t, breaches(all))
