@@ -18,7 +18,7 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/cnp/pfc"
-	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
 )

@@ -65,7 +65,7 @@ type end struct {
 	sw      *Switch
 	port    int // of the switch
 	out, in *Direction
-	capture *capture
+	capture *recorder
 }
 
 func (e *end) name() string {

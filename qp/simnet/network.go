@@ -80,7 +80,7 @@ type Network struct {
 	observer func(*PacketEvent)
 	event    PacketEvent
 	scratch  frame.Frame
-	captures []*capture
+	captures []*recorder
 	enc      []byte
 	deadlock *Deadlock
 	events   uint64
