@@ -126,6 +126,7 @@ func (r *Requester) handleRNR(t int64, w *wqe, code aeth.RNRTimer) Verdict {
 	r.rnrUntil = t + int64(code.Duration())
 	r.recovering = false // what was refused has arrived
 	r.ackDue = 0
+	r.asked = r.una // the packets sent again ask anew
 	r.rewind()
 	return Retried
 }
