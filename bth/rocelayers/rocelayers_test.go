@@ -2,7 +2,6 @@ package rocelayers_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"net"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/bth/rocelayers"
 )
 
@@ -41,13 +41,10 @@ func samples(t testing.TB) []sample {
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
 	for _, path := range paths {
-		b, err := os.ReadFile(path)
+		records, err := capture.ReadFile(path)
 		require.NoError(t, err)
-		require.Equal(t, uint32(0xa1b2c3d4), binary.LittleEndian.Uint32(b)) // all are: no need for pcapgo
-		for b = b[24:]; len(b) > 0; {
-			n := binary.LittleEndian.Uint32(b[8:])
-			all = append(all, sample{filepath.Base(path), layers.LinkTypeEthernet, b[16 : 16+n]})
-			b = b[16+n:]
+		for _, r := range records {
+			all = append(all, sample{filepath.Base(path), layers.LinkTypeEthernet, r.Data})
 		}
 	}
 	require.Greater(t, len(all), 1500)

@@ -1,9 +1,7 @@
 package softnic_test
 
 import (
-	"encoding/binary"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
@@ -12,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/softnic"
 )
@@ -33,14 +32,10 @@ func readPcap(t testing.TB, name string) (frames [][]byte) {
 	if filepath.Dir(name) == "." {
 		name = "../../fuzz/captures/" + name + ".pcap"
 	}
-	b, err := os.ReadFile(name)
+	records, err := capture.ReadFile(name)
 	require.NoError(t, err)
-	magic := binary.LittleEndian.Uint32(b)
-	require.Contains(t, []uint32{0xa1b2c3d4, 0xa1b23c4d}, magic, name)
-	for b = b[24:]; len(b) != 0; {
-		n := binary.LittleEndian.Uint32(b[8:])
-		frames = append(frames, b[16:16+n])
-		b = b[16+n:]
+	for _, r := range records {
+		frames = append(frames, r.Data)
 	}
 	return frames
 }
