@@ -43,8 +43,8 @@ func (l *lab) testFaults(t *testing.T) {
 						}
 						l.wire.set(w[0], w[1], uint64(len(f.name)))
 						defer l.wire.set(faults{}, faults{}, 0)
-						for range 20 {
-							if c.mixed(t, role); l.wire.met() >= 20 {
+						for range 20 * *rounds {
+							if c.mixed(t, role); l.wire.met() >= 20**rounds {
 								break
 							}
 						}

@@ -28,6 +28,7 @@ import (
 
 var (
 	update = flag.Bool("update", false, "write INTEROP.md")
+	rounds = flag.Int("rounds", 1, "times as many messages over bad links")
 	pcap   = flag.String("pcap", "", "let QEMU record the segment in this file")
 )
 
