@@ -45,8 +45,14 @@ type Config struct {
 	PD     PD
 	Memory Memory // what the peer may reach; nil: nothing
 
-	MaxSendWR int // send queue entries, 0 .. 2^20
-	MaxRecvWR int // receive queue entries; with a SRQ: completions held, 0 .. 2^20
+	// MaxSendWR is how many entries the send queue has, 0 .. 2^20. An entry is
+	// free again when its completion was taken, or an unsignalled request and all
+	// before it are complete and those completions taken.
+	MaxSendWR int
+	// MaxRecvWR is how many entries the receive queue has, 0 .. 2^20; with a SRQ,
+	// how many completions are held. While that many completions (rounded up to a
+	// power of two) are not taken, no receive is: the peer gets RNR NAKs.
+	MaxRecvWR int
 	MaxInline int // bytes of inline data an entry holds, 0 .. 4096
 
 	// Most READs plus ATOMICs that attributes may allow, 0 .. 128: at once
@@ -100,7 +106,7 @@ type Attr struct {
 
 	PathMTU int // payload bytes: 256, 512, 1024, 2048 or 4096
 	DestQPN uint32
-	AH      AddressHandle
+	AH      AddressHandle // carried, not looked at: zero will do without a port
 
 	RQPSN           psn.PSN // first PSN expected
 	MaxDestRdAtomic int     // READs and ATOMICs the peer may have outstanding here
@@ -129,7 +135,9 @@ func validMTU(m int) bool {
 
 // Outgoing is a packet to send, in the caller's variable. Its payload aliases
 // the memory it comes from, or the Outgoing itself: encode or copy it before the
-// next call to the machine.
+// next call to the machine, and before that memory is used again. (A send of UC or
+// UD is complete, and its completion there to take, as soon as its last packet is
+// made.)
 type Outgoing struct {
 	Packet bth.Packet
 	// AH is where a datagram goes; nil for the peer of a connected QP.

@@ -9,7 +9,8 @@
 // **After each call to a Post, Handle, Modify or Tick method, call NextPacket
 // until it reports false, take completions and events, and arm one timer for
 // Deadline.** Whoever paces packets holds back by not calling NextPacket: packets
-// are made when asked for, and nothing queues up.
+// are made when asked for, and nothing queues up. A loop over many QPs should take
+// a bounded number from each in turn, for the answer to one READ may be 2 GiB.
 //
 // The rules that the machines follow are named in comments (RQ-05, RS-03, ...);
 // they come from the InfiniBand Architecture, Volume 1, chapter 9.
@@ -247,7 +248,8 @@ func (q *QP) HandlePacket(now time.Time, p *bth.Packet) Verdict {
 	return v
 }
 
-// HandleDatagram takes a packet of a UD QP: see [Responder.HandleDatagram].
+// HandleDatagram takes a packet of a UD QP, and the bytes of its GRH area, which
+// must not be nil: see [Responder.HandleDatagram].
 func (q *QP) HandleDatagram(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	if q.req.typ != UD {
 		q.counters.Invalid++

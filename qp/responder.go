@@ -511,13 +511,14 @@ func (r *Responder) executeAnswered(p *bth.Packet) Verdict {
 			return r.refuse(aeth.NakInvalidRequest) // rule PS-2
 		}
 	}
+	wholeRegion := res.op == bth.Flush && p.FETH.Sel == reth.MemoryRegion // looks at no range
 	misaligned := res.op != bth.ReadRequest && res.op != bth.Flush && (res.va&7 != 0 || res.len != 8)
-	if right == 0 || r.access&right != right || misaligned || res.len > MaxMessage || !r.roomFor() {
+	if right == 0 || r.access&right != right || misaligned || res.len > MaxMessage && !wholeRegion || !r.roomFor() {
 		return r.refuse(aeth.NakInvalidRequest) // rules RS-11, RS-11a, RS-12
 	}
 
 	n := res.len
-	if res.op == bth.Flush && p.FETH.Sel == reth.MemoryRegion {
+	if wholeRegion {
 		n = 0
 	}
 	// Zero-length READs check no R_Key, FLUSH always does (rule RS-10).

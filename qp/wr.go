@@ -81,7 +81,7 @@ type SendWR struct {
 	// result of a READ or ATOMIC goes (8 bytes, little-endian, for an ATOMIC).
 	// It must stay unchanged, or untouched, until the request completes.
 	// Where Gather is not nil, it stands for Local: its slices one after the
-	// other.
+	// other. Each packet goes through the list from its start: keep it short.
 	Local  []byte
 	Gather [][]byte
 
