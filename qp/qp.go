@@ -95,6 +95,9 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 	}
 	m := mask &^ AttrState
 	e := AttrError{From: from, To: to, Missing: r.need &^ m, Extra: m &^ (r.need | r.may), Range: a.outOfRange(m, int(q.req.rdCap), len(q.resp.res))}
+	if from == SQD && m&AttrMaxRdAtomic != 0 && a.MaxRdAtomic == 0 && q.req.Outstanding() != 0 {
+		e.Range |= AttrMaxRdAtomic // a READ in the queue would wait for ever
+	}
 	if e.Missing|e.Extra|e.Range != 0 {
 		err := e // e itself stays off the heap
 		return &err

@@ -72,7 +72,7 @@ type Requester struct {
 	rnrRetries   uint8
 	mode         mode
 	credited     bool // the peer gives credits
-	recovering   bool // gone back for a loss, no progress since
+	recovering   bool // gone back for a loss, no progress or timeout since
 	migrated     bool
 	signalAll    bool
 	retryForever bool
@@ -321,6 +321,7 @@ func (r *Requester) tick(t int64) {
 	if r.ackDue != 0 && t >= r.ackDue {
 		r.c.LocalAckTimeoutErr++
 		r.goBack()
+		r.recovering = false // what is sent again now may be lost again (rule RQ-34)
 	}
 }
 

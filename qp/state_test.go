@@ -412,3 +412,30 @@ func TestStrings(t *testing.T) {
 	require.Equal(t, "ERR", qp.Error.String())
 	require.Equal(t, "path_mtu,ah", (qp.AttrAH | qp.AttrPathMTU).String())
 }
+
+// Taking READs away in SQD while work is queued would leave it waiting for ever
+// (rule EE-1).
+func TestSQDKeepsReadsPossible(t *testing.T) {
+	now := time.Unix(1, 0)
+	q, err := qp.New(qp.Config{QPN: 1, MaxSendWR: 2, MaxRdAtomic: 1})
+	require.NoError(t, err)
+	a := qp.Attr{PKey: 0xffff, PathMTU: 256, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 1}
+	for _, s := range []struct {
+		state qp.State
+		mask  qp.AttrMask
+	}{
+		{qp.Init, qp.AttrPKey | qp.AttrAccess},
+		{qp.RTR, qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer},
+		{qp.RTS, qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic},
+		{qp.SQD, 0},
+	} {
+		a.State = s.state
+		require.NoError(t, q.Modify(now, &a, s.mask|qp.AttrState))
+	}
+	require.NoError(t, q.PostSend(now, &qp.SendWR{Op: qp.OpRead, Local: make([]byte, 8)}))
+	a.MaxRdAtomic = 0
+	var e *qp.AttrError
+	require.ErrorAs(t, q.Modify(now, &a, qp.AttrMaxRdAtomic), &e)
+	require.Equal(t, qp.AttrMaxRdAtomic, e.Range)
+	require.Equal(t, 1, q.Attr().MaxRdAtomic)
+}

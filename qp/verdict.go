@@ -54,7 +54,7 @@ type Counters struct {
 	OutOfBuffer            uint64 // out_of_buffer: no receive posted
 	RespLocalLengthError   uint64 // resp_local_length_error
 	RespRemoteAccessErrors uint64 // resp_remote_access_errors: R_Key refused
-	RespInvalidRequest     uint64 // NAK invalid request sent
+	RespInvalidRequest     uint64 // requests refused as invalid; on RC and XRC with a NAK
 	RxWriteRequests        uint64 // rx_write_requests
 	RxReadRequests         uint64 // rx_read_requests
 	RxAtomicRequests       uint64 // rx_atomic_requests

@@ -124,13 +124,14 @@ func Run(text string) error { return RunTrace(io.Discard, text) }
 // RunTrace is Run that also writes what happens, a line each with the time since
 // the start.
 func RunTrace(w io.Writer, text string) error {
-	r := newRunner(w)
+	r, empty := newRunner(w), true
 	for s := range strings.Lines(text) {
 		r.line++
 		s, _, _ = strings.Cut(s, "#")
 		if s = strings.TrimSpace(s); s == "" {
 			continue
 		}
+		empty = false
 		if strings.HasPrefix(s, "==") {
 			if err := r.end(); err != nil {
 				return err
@@ -144,6 +145,9 @@ func RunTrace(w io.Writer, text string) error {
 		if err := r.statement(s); err != nil {
 			return r.wrap(err)
 		}
+	}
+	if empty {
+		return r.wrap(errors.New("no statements: an empty script would pass"))
 	}
 	return r.end()
 }

@@ -3,6 +3,7 @@ package softnic
 import (
 	"encoding/binary"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/roce-go/roce/bth"
@@ -24,6 +25,16 @@ const (
 	WrongAddress               // not for this port, or not from the QP's peer
 	NoQP                       // no such QP
 )
+
+var resultNames = [...]string{"delivered", "answered", "not RoCE", "malformed", "bad ICRC", "wrong address", "no QP"}
+
+// String returns the name of r, and a value that is none as a number.
+func (r Result) String() string {
+	if int(r) < len(resultNames) {
+		return resultNames[r]
+	}
+	return strconv.Itoa(int(r))
+}
 
 // HandleFrame takes an Ethernet frame, without FCS. Nothing of it is kept.
 func (p *Port) HandleFrame(now time.Time, b []byte) Result {
