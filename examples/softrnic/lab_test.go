@@ -29,6 +29,7 @@ import (
 var (
 	update = flag.Bool("update", false, "write INTEROP.md")
 	rounds = flag.Int("rounds", 1, "times as many messages over bad links")
+	kmsg   = flag.String("console", "", "keep the guest's kernel messages in this file")
 	pcap   = flag.String("pcap", "", "let QEMU record the segment in this file")
 )
 
@@ -75,6 +76,9 @@ func newLab(t *testing.T) *lab {
 	args := []string{"--tcp", fmt.Sprintf("%d:18515", l.tcp)}
 	if *pcap != "" {
 		args = append(args, "--pcap", *pcap)
+	}
+	if *kmsg != "" {
+		args = append(args, "--console", *kmsg)
 	}
 	l.guest = boot(t, l.ports[1], l.ports[0], args...)
 	t.Cleanup(l.guest.close)
