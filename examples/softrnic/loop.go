@@ -110,6 +110,17 @@ func (l *loop) wait(limit time.Duration, done func(now time.Time) bool) bool {
 	}
 }
 
+// stuck says why nothing happens any more: what is wrong with the wire, or that
+// the peer is silent.
+func (l *loop) stuck() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
+	return errStuck
+}
+
 // settle sends what the port has and arms the timer.
 func (l *loop) settle(now time.Time) {
 	if l.closed {

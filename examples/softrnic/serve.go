@@ -157,7 +157,7 @@ func (p *pair) ask(o *options, to *peer, stdout io.Writer) error {
 		}
 		var wc qp.Completion
 		if !p.wait(patience, func(time.Time) bool { return p.send.Poll(&wc) }) {
-			return errStuck
+			return p.stuck()
 		}
 		if err := failure(&wc); err != nil {
 			return err

@@ -25,7 +25,7 @@ type tool struct {
 // patience is how long a tool waits for anything to happen.
 const patience = 30 * time.Second
 
-var errStuck = errors.New("nothing comes from the peer any more")
+var errStuck = errors.New("nothing comes from the peer")
 
 // regionVA is where the region begins for the peer.
 const regionVA = 0x7000_0000_0000
@@ -150,7 +150,7 @@ func (t *tool) pingpong(kind string) error {
 			return err
 		}
 		if !ok {
-			return fmt.Errorf("%w, after %d messages sent and %d received", errStuck, sent, received)
+			return fmt.Errorf("%w, after %d messages sent and %d received", t.stuck(), sent, received)
 		}
 	}
 	d := time.Since(start)
@@ -288,7 +288,7 @@ func (t *tool) perftestAsk(p *pair, op qp.Op, to *peer, mem []byte) error {
 			return err != nil || done != before
 		})
 		if err == nil && !ok {
-			err = fmt.Errorf("%w, after %d messages", errStuck, done)
+			err = fmt.Errorf("%w, after %d messages", t.stuck(), done)
 		}
 	}
 	return err
