@@ -12,7 +12,7 @@ import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/crc"
-	"github.com/roce-go/roce/examples/internal/capture"
+	"github.com/roce-go/roce/bth/frame/capture"
 )
 
 // sent returns the UDP payload of a packet whose ICRC was made with an
