@@ -16,9 +16,9 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/cnp/pfc"
-	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
 )

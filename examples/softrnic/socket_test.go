@@ -11,8 +11,8 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/crc"
 	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/crc"
 )
 
 // sent returns the UDP payload of a packet whose ICRC was made with an
