@@ -42,7 +42,8 @@ type Host struct {
 	end  *end
 
 	// Port is the host's network card. Post to its queue pairs, and call Wake
-	// when that is done outside of a function that the network calls.
+	// afterwards. That is not needed in a function given to At or After, nor for
+	// the host whose completion called a function, nor before Run.
 	Port *softnic.Port
 	// Regions is the memory that peers may reach.
 	Regions *qp.Regions
@@ -50,7 +51,8 @@ type Host struct {
 	// by the caller, unless OnCompletion or Handle are used.
 	CQ *softnic.CQ
 	// OnCompletion, where not nil, is called with each completion of CQ whose
-	// queue pair has no function of its own by Handle. It may post.
+	// queue pair has no function of its own by Handle. It may post to queue pairs
+	// of this host, and to those of another if it calls that one's Wake.
 	OnCompletion func(wc *qp.Completion)
 
 	zero       int64  // the port's time 0 in that of the network
@@ -93,6 +95,7 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 	}
 	h := &Host{n: n, id: int32(i), name: name, CQ: softnic.NewCQ(), nextAddr: uint64(i+1) << 40, neighbors: make(map[*Host]bool)}
 	if h.Regions, err = qp.NewRegions(cfg.MaxRegions); err != nil {
+		delete(n.names, name)
 		return nil, fmt.Errorf("%w: %d regions", ErrConfig, cfg.MaxRegions)
 	}
 	sc := softnic.Config{
@@ -108,6 +111,7 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 		}
 	}
 	if h.Port, err = softnic.New(sc); err != nil {
+		delete(n.names, name)
 		return nil, err
 	}
 	h.Port.Tick(n.clock) // its time 1
@@ -149,19 +153,20 @@ func (h *Host) Out() *Direction { return h.end.out }
 // link corrupted them. With bytes the port counts them.
 func (h *Host) Broken() uint64 { return h.broken }
 
-func (h *Host) attach(e *end) error {
+func (h *Host) attachable(l *LinkConfig) error {
 	if h.end != nil {
 		return fmt.Errorf("%w: host %s has a link already", ErrConfig, h.name)
 	}
-	if r := e.link.cfg.Rate; h.lineRate != 0 && r != h.lineRate {
+	if r := l.Rate; h.lineRate != 0 && r != h.lineRate {
 		return fmt.Errorf("%w: host %s has a port of %d b/s on a link of %d b/s", ErrConfig, h.name, h.lineRate, r)
 	}
-	e.host, h.end = h, e
 	return nil
 }
 
+func (h *Host) attach(e *end) { e.host, h.end = h, e }
+
 // Handle has fn called with each completion of q, a queue pair of this host whose
-// completions go to h.CQ. nil takes fn away.
+// completions go to h.CQ. nil takes fn away. It may post as OnCompletion may.
 func (h *Host) Handle(q *softnic.QP, fn func(wc *qp.Completion)) {
 	i := int(q.Num())
 	for len(h.handlers) <= i {

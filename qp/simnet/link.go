@@ -11,6 +11,9 @@ import (
 type LinkConfig struct {
 	Rate  uint64        // bits per second, up to 10^13; 0 is without limit
 	Delay time.Duration // propagation, one way, at most an hour
+	// With neither a rate nor a delay packets take no time at all: what never ends,
+	// such as a flow without end, then keeps Run at one instant for ever.
+
 	// QueueLimit is how many bytes may wait at a switch to be sent on the link,
 	// all priorities together. 0 leaves it to the switch's buffer. Hosts have no
 	// queue: they make packets when the link is free.
@@ -176,15 +179,21 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 	if cfg.Rate > 1e13 || cfg.Delay < 0 || cfg.Delay > time.Hour || cfg.QueueLimit < 0 || a == b {
 		return nil, fmt.Errorf("%w: link %+v", ErrConfig, cfg)
 	}
+	for _, nd := range [2]Node{a, b} {
+		if nd == nil {
+			return nil, fmt.Errorf("%w: link to no node", ErrConfig)
+		}
+		if err := nd.attachable(&cfg); err != nil {
+			return nil, err
+		}
+	}
 	l := &Link{cfg: cfg, a: new(end), b: new(end)}
 	l.a.link, l.b.link = l, l
 	for _, x := range [2]struct {
 		nd Node
 		e  *end
 	}{{a, l.a}, {b, l.b}} {
-		if err := x.nd.attach(x.e); err != nil {
-			return nil, err
-		}
+		x.nd.attach(x.e)
 	}
 	for _, x := range [2][2]*end{{l.a, l.b}, {l.b, l.a}} {
 		d := &Direction{
@@ -312,12 +321,18 @@ func (d *Direction) damage(p *packet) {
 		return
 	}
 	from := 14
+	if len(p.buf) <= from {
+		from = 0 // no whole Ethernet header
+	}
+	if len(p.buf) == 0 {
+		return
+	}
 	if f := &d.n.scratch; f.Decode(1, p.buf) == nil {
 		from = len(p.buf) - len(f.Trailer) - len(f.Transport)
 	}
 	bit := d.luck.below(uint64(len(p.buf)-from) * 8)
 	at := from + int(bit/8)
-	if from != 14 && at == from+4 {
+	if from > 14 && at == from+4 {
 		at++ // the one byte of the BTH that the ICRC does not cover
 	}
 	p.buf[at] ^= 1 << (bit % 8)

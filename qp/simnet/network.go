@@ -46,7 +46,8 @@ type Config struct {
 // Node is a *Host or a *Switch.
 type Node interface {
 	Name() string
-	attach(*end) error
+	attachable(*LinkConfig) error
+	attach(*end)
 }
 
 // Network is a network. It is not safe for concurrent use.
@@ -164,10 +165,17 @@ func (n *Network) Stop() { n.stopped = true }
 // Deadlock returns the pause deadlock that was found, or nil.
 func (n *Network) Deadlock() *Deadlock { return n.deadlock }
 
+// horizon returns the time after d, and no later than the year 2260: a time.Time
+// of nanoseconds since 1970 ends soon after. Time does not go back.
+func (n *Network) horizon(d time.Duration) int64 {
+	const latest = 1<<63 - 1 - 2*365*24*int64(time.Hour)
+	return n.now + min(max(0, int64(d)), max(0, latest-n.zero-n.now))
+}
+
 // Run lets d pass. It returns ErrStopped or ErrDeadlock when it was cut short,
 // and the time is what it was then.
 func (n *Network) Run(d time.Duration) error {
-	end := n.now + int64(d)
+	end := n.horizon(d)
 	if err := n.run(end); err != nil {
 		return err
 	}
@@ -178,7 +186,7 @@ func (n *Network) Run(d time.Duration) error {
 // RunUntilIdle runs until nothing is left to do, for limit at most, and reports
 // whether nothing is left.
 func (n *Network) RunUntilIdle(limit time.Duration) (idle bool, err error) {
-	err = n.run(n.now + int64(limit))
+	err = n.run(n.horizon(limit))
 	return err == nil && len(n.queue.h) == 0 && len(n.timers.h) == 0, err
 }
 

@@ -25,7 +25,7 @@ func TestRandomNetworks(t *testing.T) {
 				Seed:  rapid.Uint64().Draw(t, "seed"),
 				Carry: rapid.SampledFrom([]simnet.Carry{simnet.Bytes, simnet.Decoded, simnet.Shared}).Draw(t, "carry"),
 			},
-			Switch: simnet.SwitchConfig{Lossless: lossless, Buffer: rapid.SampledFrom([]int{4_000_000, 12_000_000}).Draw(t, "buffer")},
+			Switch: simnet.SwitchConfig{Lossless: lossless, Buffer: rapid.SampledFrom([]int{6_000_000, 12_000_000}).Draw(t, "buffer")},
 			Rate:   rapid.SampledFrom([]uint64{10e9, 40e9, 100e9}).Draw(t, "rate"),
 			Delay:  time.Duration(rapid.IntRange(1, 3000).Draw(t, "delay")),
 		}

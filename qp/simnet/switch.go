@@ -125,6 +125,7 @@ func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 	s.salt = uint64(newRNG(n.cfg.Seed, 1<<33+uint64(i)))
 	if cfg.ECN != nil {
 		if s.cp, err = cnp.NewCongestionPoint(*cfg.ECN); err != nil {
+			delete(n.names, name)
 			return nil, err
 		}
 	}
@@ -133,6 +134,7 @@ func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 		case w == 0:
 			s.strict |= 1 << p
 		case w < 0 || w > 1000:
+			delete(n.names, name)
 			return nil, fmt.Errorf("%w: weight %d, want 0..1000", ErrConfig, w)
 		}
 	}
@@ -157,12 +159,13 @@ func (s *Switch) Outputs() []*Direction {
 	return out
 }
 
-func (s *Switch) attach(e *end) error {
+func (s *Switch) attachable(*LinkConfig) error { return nil }
+
+func (s *Switch) attach(e *end) {
 	e.sw, e.port = s, len(s.ports)
 	p := &swPort{sw: s, end: e, id: int32(len(s.n.swPorts))}
 	s.ports = append(s.ports, p)
 	s.n.swPorts = append(s.n.swPorts, p)
-	return nil
 }
 
 func newEgress(d *Direction, s *Switch) *egress { return &egress{sw: s, d: d} }
