@@ -23,7 +23,7 @@ import (
 	"github.com/roce-go/roce/qp/simnet"
 )
 
-// Issue 5, point 6: transfers under congestion with bytes. What arrives is right,
+// Transfers under congestion with bytes. What arrives is right,
 // the switch's marks are in the IP headers and leave ICRC and header checksum
 // right, CNPs are on the wire, and the receiver's counters are what its capture
 // shows.

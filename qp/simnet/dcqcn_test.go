@@ -61,7 +61,7 @@ func converge(t testing.TB, p cnp.Params, flows int, rate uint64, total time.Dur
 	return x
 }
 
-// Issue 5, point 3: fairness, use and queue with machines at both ends, for the
+// Fairness, use and queue with machines at both ends, for the
 // second half of 200 virtual milliseconds.
 //
 // The paper's figures 8 to 13 are what to compare with. Like there, rates meet and
@@ -102,7 +102,7 @@ func TestConvergence(t *testing.T) {
 	}
 }
 
-// Issue 5, point 4: the victim's packets stand behind those of others that are
+// The victim's packets stand behind those of others that are
 // paused, and DCQCN frees it.
 func TestVictim(t *testing.T) {
 	goodput := func(p *cnp.Params) (victim float64, pausedCore time.Duration) {

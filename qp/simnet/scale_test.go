@@ -30,8 +30,8 @@ func manyQPs(t testing.TB, n, others int, p *cnp.Params) (*simnet.Fabric, []*sof
 	return f, qa, qb
 }
 
-// Issue 3, point 6: 100,000 queue pairs of one host pass traffic, and one that is
-// idle takes at most 1 KiB beyond its rings. In bytes: qp.QP 944, with the rings of
+// 100,000 queue pairs of one host pass traffic, and one that is
+// idle takes at most 1 KiB beyond its rings. In bytes: qp.QP 1000, with the rings of
 // one send, receive, completion, READ and answer some 450 more.
 func TestHundredThousandQPs(t *testing.T) {
 	n := 100_000
@@ -65,7 +65,7 @@ func TestHundredThousandQPs(t *testing.T) {
 	require.Equal(t, msg, got)
 }
 
-// Issue 3, point 7: queue pairs that are idle cause no events, and cost a run of
+// Queue pairs that are idle cause no events, and cost a run of
 // others nothing. The number of events is what is counted: time would be flaky.
 func TestIdleQPsCauseNoEvents(t *testing.T) {
 	events := func(idle int) uint64 {

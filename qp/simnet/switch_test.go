@@ -61,7 +61,7 @@ func finish(t *testing.T, f *simnet.Fabric, flows []*simnet.Flow, limit time.Dur
 	return last
 }
 
-// Issue 5, point 4: nothing is dropped with PFC; without PFC and DCQCN the same
+// Nothing is dropped with PFC; without PFC and DCQCN the same
 // incast drops, and going back to what was lost makes it collapse.
 func TestPFCKeepsAllAndItsAbsenceCollapses(t *testing.T) {
 	const senders, size = 16, 1 << 20
