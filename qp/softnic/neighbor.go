@@ -3,6 +3,7 @@ package softnic
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp"
@@ -16,12 +17,14 @@ const (
 
 // neighborTable holds hardware addresses, and those being asked for.
 type neighborTable struct {
-	macs    map[netip.Addr]frame.MAC
-	max     int
-	asking  []question
-	due     int64 // when to ask again, 0 for never
-	more    bool  // QPs wait for addresses that are not asked for yet
-	refused uint64
+	macs   map[netip.Addr]frame.MAC
+	max    int
+	asking []question
+	due    int64 // when to ask again, 0 for never
+	more   bool  // QPs wait for addresses that are not asked for yet
+
+	// strangers are those in macs that nobody here asked for, oldest first.
+	strangers []netip.Addr
 }
 
 // maxAsking is how many addresses are asked for at once.
@@ -30,6 +33,7 @@ const maxAsking = 64
 type question struct {
 	addr  netip.Addr
 	sgid  int
+	tag   tag
 	tries int
 	due   int64
 }
@@ -45,16 +49,50 @@ func (n *neighborTable) lookup(a netip.Addr) (frame.MAC, bool) {
 	return m, ok
 }
 
-// AddNeighbor enters the hardware address of a peer, as if it had been asked for.
-func (p *Port) AddNeighbor(a netip.Addr, mac frame.MAC) { p.learn(a.Unmap(), mac) }
+// tag is a VLAN tag: its TCI and isTag, or 0 for none.
+type tag uint32
 
-// learn enters an address. A full table takes no new ones: a flood of them must
-// not cost known peers their place.
-func (p *Port) learn(a netip.Addr, mac frame.MAC) {
+const isTag tag = 1 << 16
+
+func tagOf(ah *qp.AddressHandle) tag {
+	if !ah.HasVLAN {
+		return 0
+	}
+	return isTag | tag(ah.VLAN)
+}
+
+// append appends t to the Ethernet addresses of a frame.
+func (t tag) append(b []byte) []byte {
+	if t == 0 {
+		return b
+	}
+	return append(b, frame.EtherTypeVLAN>>8, frame.EtherTypeVLAN&0xff, byte(t>>8), byte(t))
+}
+
+// AddNeighbor enters the hardware address of a peer, as if it had been asked for.
+// It does nothing where the table is full of such: see Config.MaxNeighbors.
+func (p *Port) AddNeighbor(a netip.Addr, mac frame.MAC) { p.learn(a.Unmap(), mac, true) }
+
+// learn enters an address. A full table takes no strangers: a flood of them must
+// not cost known peers their place. They make room for one that was asked for.
+func (p *Port) learn(a netip.Addr, mac frame.MAC, wanted bool) {
 	n := &p.neighbors
-	if _, known := n.macs[a]; !known && len(n.macs) >= n.max {
-		n.refused++
-		return
+	wanted = wanted || slices.ContainsFunc(n.asking, func(q question) bool { return q.addr == a })
+	if _, known := n.macs[a]; !known {
+		if len(n.macs) >= n.max {
+			if !wanted || len(n.strangers) == 0 {
+				return
+			}
+			delete(n.macs, n.strangers[0])
+			n.strangers = slices.Delete(n.strangers, 0, 1)
+		}
+		if !wanted {
+			n.strangers = append(n.strangers, a)
+		}
+	} else if wanted {
+		if i := slices.Index(n.strangers, a); i >= 0 {
+			n.strangers = slices.Delete(n.strangers, i, i+1)
+		}
 	}
 	n.macs[a] = mac
 	for i, q := range n.asking {
@@ -81,17 +119,17 @@ func (n *neighborTable) rearm() {
 }
 
 // resolve asks for an address, once.
-func (p *Port) resolve(a netip.Addr, sgid int) {
+func (p *Port) resolve(a netip.Addr, sgid int, t tag) {
 	n := &p.neighbors
 	for _, q := range n.asking {
 		if q.addr == a {
 			return
 		}
 	}
-	q := question{addr: a, sgid: sgid, due: p.now + resolveGap}
+	q := question{addr: a, sgid: sgid, tag: t, due: p.now + resolveGap}
 	if len(n.asking) < cap(n.asking) {
 		q.tries = 1
-		p.ask(a, sgid)
+		p.ask(a, sgid, t)
 		n.asking = append(n.asking, q)
 		n.rearm()
 		return
@@ -110,20 +148,20 @@ func (p *Port) askMore() {
 		if q == nil || !q.unresolved {
 			continue
 		}
-		dst, sgid := q.waitsFor()
-		if p.resolve(dst, sgid); n.more {
+		dst, ah := q.waitsFor()
+		if p.resolve(dst, int(ah.SGIDIndex), tagOf(ah)); n.more {
 			return
 		}
 	}
 }
 
-// waitsFor returns the address that q's next packet needs, and the GID it is sent
-// from.
-func (q *QP) waitsFor() (netip.Addr, int) {
+// waitsFor returns the address that q's next packet needs, and the handle that has
+// it.
+func (q *QP) waitsFor() (netip.Addr, *qp.AddressHandle) {
 	if ah := q.m.NextAH(); ah != nil {
-		return netip.AddrFrom16(ah.GID).Unmap(), int(ah.SGIDIndex)
+		return netip.AddrFrom16(ah.GID).Unmap(), ah
 	}
-	return q.peer, int(q.gid)
+	return q.peer, &q.m.Attr().AH
 }
 
 func (p *Port) resolveAgain(t int64) {
@@ -136,7 +174,7 @@ func (p *Port) resolveAgain(t int64) {
 		if q.tries < resolveTries {
 			q.tries++
 			q.due = t + resolveGap
-			p.ask(q.addr, q.sgid)
+			p.ask(q.addr, q.sgid, q.tag)
 			continue
 		}
 		a := q.addr
@@ -216,31 +254,36 @@ const (
 var broadcast = frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // ask sends the question for an address.
-func (p *Port) ask(a netip.Addr, sgid int) {
+func (p *Port) ask(a netip.Addr, sgid int, t tag) {
 	src := p.gids[sgid].addr
 	if a.Is4() && src.Is4() {
-		p.arp(arpRequest, broadcast, frame.MAC{}, src, a)
+		p.arp(t, arpRequest, broadcast, frame.MAC{}, src, a)
 		return
 	}
 	if !a.Is4() && !src.Is4() {
-		t := a.As16()
-		group := [16]byte{0xff, 0x02, 11: 1, 12: 0xff, 13: t[13], 14: t[14], 15: t[15]}
-		mac := frame.MAC{0x33, 0x33, 0xff, t[13], t[14], t[15]}
-		p.neighborMessage(neighborSol, 0, mac, src.As16(), group, t, optSourceMAC)
+		x := a.As16()
+		group := [16]byte{0xff, 0x02, 11: 1, 12: 0xff, 13: x[13], 14: x[14], 15: x[15]}
+		mac := frame.MAC{0x33, 0x33, 0xff, x[13], x[14], x[15]}
+		p.neighborMessage(t, neighborSol, 0, mac, src.As16(), group, x, optSourceMAC)
 	}
 }
 
 // handleNeighbor takes an ARP or neighbour discovery frame, and reports whether b
-// was one that concerns this port.
-func (p *Port) handleNeighbor(t int64, b []byte) bool {
+// was one that concerns this port. The answer goes to the VLAN, at its priority,
+// that the question came from.
+func (p *Port) handleNeighbor(b []byte) bool {
 	if len(b) < 14 {
 		return false
 	}
-	switch binary.BigEndian.Uint16(b[12:]) {
+	h, t := b[12:], tag(0)
+	if binary.BigEndian.Uint16(h) == frame.EtherTypeVLAN && len(h) >= 6 {
+		t, h = isTag|tag(binary.BigEndian.Uint16(h[2:])), h[4:]
+	}
+	switch binary.BigEndian.Uint16(h) {
 	case etherTypeARP:
-		return p.handleARP(b)
+		return p.handleARP(t, h[2:])
 	case frame.EtherTypeIPv6:
-		return p.handleND(b)
+		return p.handleND(t, frame.MAC(b[6:12]), h[2:])
 	}
 	return false
 }
@@ -254,11 +297,10 @@ func (p *Port) ownAddr(a netip.Addr) bool {
 	return false
 }
 
-func (p *Port) handleARP(b []byte) bool {
-	if len(b) < 42 {
+func (p *Port) handleARP(t tag, h []byte) bool {
+	if len(h) < 28 {
 		return false
 	}
-	h := b[14:]
 	if binary.BigEndian.Uint64(h)>>16 != 0x000108000604 {
 		return false
 	}
@@ -268,15 +310,15 @@ func (p *Port) handleARP(b []byte) bool {
 		return false
 	}
 	if !src.IsUnspecified() && mac[0]&1 == 0 {
-		p.learn(src, mac)
+		p.learn(src, mac, false)
 	}
 	if binary.BigEndian.Uint16(h[6:]) == arpRequest {
-		p.arp(arpReply, mac, mac, dst, src)
+		p.arp(t, arpReply, mac, mac, dst, src)
 	}
 	return true
 }
 
-func (p *Port) arp(op uint16, dstMAC, target frame.MAC, src, dst netip.Addr) {
+func (p *Port) arp(t tag, op uint16, dstMAC, target frame.MAC, src, dst netip.Addr) {
 	b := p.control.push()
 	if b == nil {
 		return
@@ -284,6 +326,7 @@ func (p *Port) arp(op uint16, dstMAC, target frame.MAC, src, dst netip.Addr) {
 	s, d := src.As4(), dst.As4()
 	b = append(b, dstMAC[:]...)
 	b = append(b, p.cfg.MAC[:]...)
+	b = t.append(b)
 	b = append(b, etherTypeARP>>8, etherTypeARP&0xff, 0, 1, 8, 0, 6, 4, byte(op>>8), byte(op))
 	b = append(b, p.cfg.MAC[:]...)
 	b = append(b, s[:]...)
@@ -294,11 +337,11 @@ func (p *Port) arp(op uint16, dstMAC, target frame.MAC, src, dst netip.Addr) {
 
 // handleND takes neighbour solicitations and advertisements (RFC 4861) for this
 // port's addresses.
-func (p *Port) handleND(b []byte) bool {
-	if len(b) < 14+40+24 {
+func (p *Port) handleND(t tag, from frame.MAC, b []byte) bool {
+	if len(b) < 40+24 {
 		return false
 	}
-	h, m := b[14:54], b[54:]
+	h, m := b[:40], b[40:]
 	n := int(binary.BigEndian.Uint16(h[4:]))
 	if h[6] != icmpv6 || h[7] != 255 || n < 24 || n > len(m) {
 		return false
@@ -322,7 +365,7 @@ func (p *Port) handleND(b []byte) bool {
 	}
 	if m[0] == neighborAdv {
 		if mac != (frame.MAC{}) && mac[0]&1 == 0 && !p.ownAddr(target) {
-			p.learn(target, mac)
+			p.learn(target, mac, false)
 		}
 		return true
 	}
@@ -334,21 +377,22 @@ func (p *Port) handleND(b []byte) bool {
 	if src.IsUnspecified() { // duplicate address detection
 		dst, dstMAC, flags = [16]byte{0xff, 0x02, 15: 1}, frame.MAC{0x33, 0x33, 5: 1}, advSolicited&^0x40000000
 	} else if mac == (frame.MAC{}) {
-		dstMAC = frame.MAC(b[6:12])
+		dstMAC = from
 	} else if mac[0]&1 == 0 {
-		p.learn(src, mac)
+		p.learn(src, mac, false)
 	}
-	p.neighborMessage(neighborAdv, flags, dstMAC, target.As16(), dst, target.As16(), optTargetMAC)
+	p.neighborMessage(t, neighborAdv, flags, dstMAC, target.As16(), dst, target.As16(), optTargetMAC)
 	return true
 }
 
-func (p *Port) neighborMessage(typ byte, flags uint32, mac frame.MAC, src, dst, target [16]byte, opt byte) {
+func (p *Port) neighborMessage(t tag, typ byte, flags uint32, mac frame.MAC, src, dst, target [16]byte, opt byte) {
 	b := p.control.push()
 	if b == nil {
 		return
 	}
 	b = append(b, mac[:]...)
 	b = append(b, p.cfg.MAC[:]...)
+	b = t.append(b)
 	b = append(b, frame.EtherTypeIPv6>>8, frame.EtherTypeIPv6&0xff)
 	b = append(b, 0x60, 0, 0, 0, 0, neighborIPLen, icmpv6, 255)
 	b = append(b, src[:]...)

@@ -17,6 +17,11 @@ func (p *Port) SetPaused(mask uint8) {
 		return
 	}
 	p.paused = mask
+	p.release()
+}
+
+// release has all QPs that are held back looked at again.
+func (p *Port) release() {
 	for q := p.held.pop(); q != nil; q = p.held.pop() {
 		p.ready.push(q)
 	}

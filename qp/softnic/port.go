@@ -67,7 +67,8 @@ type Config struct {
 	MaxQPs  int      // 0 means 1024; at most 2^23
 	Regions *qp.Regions
 
-	// MaxNeighbors bounds the table of hardware addresses. 0 means 1024.
+	// MaxNeighbors bounds the table of hardware addresses. 0 means 1024. Hosts that
+	// asked for this one's address are in it as well, but make room.
 	MaxNeighbors int
 
 	// DCQCN holds the parameters of congestion control. nil switches it off: no
@@ -86,7 +87,7 @@ type Counters struct {
 	RxICRCEncapsulated     uint64 // rx_icrc_encapsulated: bad ICRC, dropped
 	RxMalformed            uint64 // to the RoCE port but not to be decoded
 	RxNotRoCE              uint64
-	RxWrongAddress         uint64 // not for this port, or not from the QP's peer
+	RxWrongAddress         uint64 // not for this port, or not from the QP's peer to its GID
 	RxNoQP                 uint64
 	NpEcnMarkedRocePackets uint64 // np_ecn_marked_roce_packets
 	NpCnpSent              uint64 // np_cnp_sent
@@ -219,13 +220,19 @@ type SRQ struct {
 }
 
 // CreateSRQ makes a shared receive queue for n receives. XRC targets of the XRC
-// domain xrcd find it by its number; 0 is no domain.
+// domain xrcd find it by its number; 0 is no domain. The errors are those of
+// qp.NewSRQ, and ErrConfig when all 2^24-1 numbers are in use.
 func (p *Port) CreateSRQ(n int, xrcd uint32) (*SRQ, error) {
-	p.lastSRQ = p.lastSRQ&0xffffff + 1
-	for p.srqs[p.lastSRQ] != nil {
-		p.lastSRQ = p.lastSRQ&0xffffff + 1
+	const most = 0xffffff
+	if len(p.srqs) == most {
+		return nil, ErrConfig
 	}
-	q, err := qp.NewSRQ(p.lastSRQ&0xffffff, n)
+	// From 1 to most, and round.
+	p.lastSRQ = p.lastSRQ%most + 1
+	for p.srqs[p.lastSRQ] != nil {
+		p.lastSRQ = p.lastSRQ%most + 1
+	}
+	q, err := qp.NewSRQ(p.lastSRQ, n)
 	if err != nil {
 		return nil, err
 	}

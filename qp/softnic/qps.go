@@ -2,6 +2,7 @@ package softnic
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/roce-go/roce/bth"
@@ -121,9 +122,7 @@ func (q *QP) Destroy() {
 	p.heapRemove(q)
 	q.sendCQ.drop(&q.sendNode)
 	q.recvCQ.drop(&q.recvNode)
-	for i := range p.groups {
-		p.groups[i].detach(q)
-	}
+	p.detach(q, netip.Addr{})
 	q.port = nil // the lists skip it
 }
 
@@ -174,9 +173,12 @@ func (q *QP) Modify(now time.Time, a *qp.Attr, mask qp.AttrMask) error {
 	}
 	if mask&qp.AttrAH != 0 {
 		q.peer, q.gid = peer, a.AH.SGIDIndex
-		q.unresolved = false
 		q.mac = a.AH.MAC
 	}
+	// Both may have changed, where the next packet goes and whether there is one:
+	// who waited for an address or a priority looks again.
+	q.unresolved = false
+	p.release()
 	if mask&(qp.AttrAH|qp.AttrDestQPN) != 0 {
 		at := q.m.Attr()
 		fl := at.AH.FlowLabel
@@ -186,7 +188,7 @@ func (q *QP) Modify(now time.Time, a *qp.Attr, mask qp.AttrMask) error {
 		q.srcPort = frame.SourcePort(fl)
 	}
 	if a.State == qp.Reset && mask&qp.AttrState != 0 {
-		q.paced, q.unresolved = 0, false
+		q.paced = 0
 		if p.rp != nil {
 			*q.rate = limiter{rp: p.rp.ReactionPoint()}
 		}
@@ -281,9 +283,17 @@ func (q *QP) AttachMulticast(addr netip.Addr) error {
 
 // DetachMulticast undoes AttachMulticast.
 func (q *QP) DetachMulticast(addr netip.Addr) {
-	for i := range q.port.groups {
-		if g := &q.port.groups[i]; g.addr == addr.Unmap() {
-			g.detach(q)
+	q.port.detach(q, addr.Unmap())
+}
+
+// detach takes q out of the group addr, or of all for the zero address. A group
+// without QPs is gone.
+func (p *Port) detach(q *QP, addr netip.Addr) {
+	p.groups = slices.DeleteFunc(p.groups, func(g group) bool {
+		if addr.IsValid() && g.addr != addr {
+			return false
 		}
-	}
+		g.detach(q)
+		return len(g.qps) == 0
+	})
 }

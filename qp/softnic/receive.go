@@ -22,7 +22,7 @@ const (
 	NotRoCE                    // something else
 	Malformed                  // to the RoCE port, but not to be decoded
 	BadICRC                    // dropped
-	WrongAddress               // not for this port, or not from the QP's peer
+	WrongAddress               // not for this port, or not from the QP's peer to its GID
 	NoQP                       // no such QP
 )
 
@@ -38,12 +38,12 @@ func (r Result) String() string {
 
 // HandleFrame takes an Ethernet frame, without FCS. Nothing of it is kept.
 func (p *Port) HandleFrame(now time.Time, b []byte) Result {
-	t := p.at(now)
+	p.at(now)
 	p.counters.RxFrames++
 	f := &p.rx
 	if err := p.finder.Decode(frame.Ethernet, b, len(b), f); err != nil {
 		switch {
-		case p.handleNeighbor(t, b):
+		case p.handleNeighbor(b):
 			return Answered
 		case err == frame.ErrNotRoCE:
 			p.counters.RxNotRoCE++
@@ -83,26 +83,23 @@ func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
 		return NoQP
 	}
 	datagram := q.m.Type() == qp.UD
-	if !datagram && (f.Src.Unmap() != q.peer || q.m.State() < qp.RTR) {
+	if !datagram && (f.Src.Unmap() != q.peer || !p.gids[q.gid].is(f) || q.m.State() < qp.RTR) {
 		p.counters.RxWrongAddress++
 		return WrongAddress
 	}
-	if f.ECN() == frame.CE {
-		p.congested(now, q, f)
-	}
-	switch {
-	case f.Packet.Opcode == bth.CNP:
-		q.m.HandlePacket(now, &f.Packet)
+	var v qp.Verdict
+	if datagram && f.Packet.Opcode != bth.CNP {
+		p.grhOf(f)
+		v = q.m.HandleDatagram(now, &f.Packet, &p.grh)
+	} else if v = q.m.HandlePacket(now, &f.Packet); v == qp.Notified {
 		p.counters.RpCnpHandled++
 		if q.rate != nil {
 			q.rate.rp.HandleCNP(now)
 			q.rate.pacer.SetRate(now, q.rate.rp.Rate())
 		}
-	case datagram:
-		p.grhOf(f)
-		q.m.HandleDatagram(now, &f.Packet, &p.grh)
-	default:
-		q.m.HandlePacket(now, &f.Packet)
+	}
+	if f.ECN() == frame.CE {
+		p.congested(now, q, f, v)
 	}
 	p.touch(q)
 	return Delivered
@@ -112,12 +109,16 @@ func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
 // RoCE that this address speaks.
 func (p *Port) owns(f *frame.Frame) bool {
 	for i := range p.gids {
-		g := &p.gids[i]
-		if g.v1 == (f.Net == frame.GRH) && (g.addr == f.Dst || g.v1 && g.bytes == f.Dst.As16()) {
+		if p.gids[i].is(f) {
 			return true
 		}
 	}
 	return false
+}
+
+// is reports whether f came to g.
+func (g *gid) is(f *frame.Frame) bool {
+	return g.v1 == (f.Net == frame.GRH) && (g.addr == f.Dst || g.v1 && g.bytes == f.Dst.As16())
 }
 
 func (p *Port) handleMulticast(now time.Time, f *frame.Frame) Result {
@@ -183,10 +184,11 @@ type cnpDue struct {
 	srcPort uint16
 }
 
-// congested answers a marked packet with a CNP, when its turn has come.
-func (p *Port) congested(now time.Time, q *QP, f *frame.Frame) {
+// congested answers a marked packet with a CNP, when its turn has come. What the
+// QP did not take for one of its own is counted but not answered.
+func (p *Port) congested(now time.Time, q *QP, f *frame.Frame, v qp.Verdict) {
 	p.counters.NpEcnMarkedRocePackets++
-	if p.np == nil {
+	if p.np == nil || v == qp.Invalid || v == qp.Inactive {
 		return
 	}
 	a := cnp.Arrival{Src: f.Src, Dst: f.Dst, Opcode: f.Packet.Opcode, ECN: f.TrafficClass}
@@ -203,7 +205,7 @@ func (p *Port) congested(now time.Time, q *QP, f *frame.Frame) {
 		d.qpn = f.Packet.DETH.SrcQP
 		d.srcPort = frame.SourcePort(frame.FlowLabel(q.Num(), d.qpn))
 		for i := range p.gids {
-			if p.gids[i].addr == f.Dst {
+			if p.gids[i].is(f) {
 				d.gid = uint8(i)
 			}
 		}

@@ -75,6 +75,17 @@ func (p *Port) Idle() bool {
 
 // nextOf makes the next packet of q.
 func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
+	// First of all: what is made must not be lost for want of an address.
+	if q.m.Type() == qp.UD || q.mac == (frame.MAC{}) {
+		if !q.m.HasPacket() {
+			q.paced = 0
+			p.touchTimes(q)
+			return false
+		}
+		if !p.resolved(q, q.m.NextAH()) {
+			return false
+		}
+	}
 	made := false
 	if l := q.rate; l != nil && l.rp.Limited() {
 		l.rp.Tick(now)
@@ -88,15 +99,6 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 		}
 	}
 	q.paced = 0
-	if q.m.Type() == qp.UD || q.mac == (frame.MAC{}) {
-		if !q.m.HasPacket() {
-			p.touchTimes(q)
-			return false
-		}
-		if !p.resolved(q, q.m.NextAH()) {
-			return false
-		}
-	}
 	if !made && !q.m.NextPacket(now, &p.out) {
 		p.touchTimes(q)
 		return false
@@ -242,6 +244,6 @@ func (p *Port) resolved(q *QP, ah *qp.AddressHandle) bool {
 		return true
 	}
 	q.unresolved = true
-	p.resolve(dst, int(sgid))
+	p.resolve(dst, int(sgid), tagOf(ah))
 	return false
 }
