@@ -2,6 +2,7 @@ package simnet
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -95,10 +96,11 @@ func (n *Network) AddFlow(cfg FlowConfig) (*Flow, error) {
 	return f, nil
 }
 
-// scratchFor returns memory of size bytes, always the same.
+// scratchFor returns memory of size bytes, always the same. It grows by powers of
+// two, so that flows of many sizes do not take many regions.
 func (h *Host) scratchFor(size int) []byte {
 	if len(h.scratch) < size {
-		h.scratch = make([]byte, size)
+		h.scratch = make([]byte, max(4096, 1<<bits.Len(uint(size-1))))
 		h.scratchKey = 0
 	}
 	return h.scratch[:size]

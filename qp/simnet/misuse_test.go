@@ -108,3 +108,80 @@ func TestPostToAnotherHost(t *testing.T) {
 	require.True(t, h[2].CQ.Poll(&wc))
 	require.Equal(t, qp.Success, wc.Status)
 }
+
+// TestChangesWhileRunning: a host, a link and a route that are new take part at once.
+func TestChangesWhileRunning(t *testing.T) {
+	f, err := simnet.Topology{}.Clos(2, 2, 1)
+	require.NoError(t, err)
+	var core []*simnet.Direction
+	for _, d := range f.Switches()[0].Outputs() {
+		if _, ok := d.To().(*simnet.Switch); ok {
+			core = append(core, d)
+		}
+	}
+	require.Len(t, core, 2)
+	_, err = f.AddFlow(simnet.FlowConfig{From: f.Hosts()[0], To: f.Hosts()[1], Op: qp.OpWrite, Size: 100_000})
+	require.NoError(t, err)
+	require.NoError(t, f.Run(time.Millisecond))
+	if core[0].Counters().Packets == 0 {
+		core[0], core[1] = core[1], core[0]
+	}
+	require.Zero(t, core[1].Counters().Packets)
+	var late *simnet.Flow
+	f.After(time.Millisecond, func() {
+		require.NoError(t, f.Switches()[0].SetRoute(f.Hosts()[1], core[1]))
+		h, err := f.AddHost(simnet.HostConfig{})
+		require.NoError(t, err)
+		_, err = f.Connect(h, f.Switches()[1], simnet.LinkConfig{Rate: 100e9})
+		require.NoError(t, err)
+		late, err = f.AddFlow(simnet.FlowConfig{From: f.Hosts()[0], To: h, Op: qp.OpWrite, Size: 100, Count: 1})
+		require.NoError(t, err)
+	})
+	require.NoError(t, f.Run(2*time.Millisecond))
+	require.True(t, late.Done())
+	require.NotZero(t, core[1].Counters().Packets)
+}
+
+// TestScenarioGoesOn: runs that are no multiple of the interval, flows and queues
+// that come between them, all in one report.
+func TestScenarioGoesOn(t *testing.T) {
+	f, err := simnet.Topology{}.Star(3)
+	require.NoError(t, err)
+	s := simnet.NewScenario(f.Network, 10*time.Microsecond)
+	flow := simnet.FlowConfig{From: f.Hosts()[1], To: f.Hosts()[0], Op: qp.OpWrite, Size: 10_000}
+	s.Flow(flow)
+	r, err := s.Run(1005 * time.Microsecond)
+	require.NoError(t, err)
+	require.Equal(t, 1005*time.Microsecond, f.Elapsed())
+	require.Len(t, r.Flows[0].Bytes, 100)
+	s.Watch(f.Bottleneck)
+	flow.From = f.Hosts()[2]
+	s.Flow(flow)
+	r, err = s.Run(995 * time.Microsecond)
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Millisecond, r.At(199))
+	for _, x := range r.Flows {
+		require.Len(t, x.Bytes, 200)
+	}
+	require.Len(t, r.Queues[0].Bytes, 200)
+	require.Zero(t, r.Goodput(1, 0, time.Millisecond))
+	require.Greater(t, r.Goodput(1, time.Millisecond, 2*time.Millisecond), 10e9)
+	require.Greater(t, r.Goodput(0, 0, time.Millisecond), 10e9)
+}
+
+// TestFlowsOfManySizes: they share regions.
+func TestFlowsOfManySizes(t *testing.T) {
+	f, err := simnet.Topology{Host: simnet.HostConfig{MaxRegions: 4}}.Star(2)
+	require.NoError(t, err)
+	var flows []*simnet.Flow
+	for i := range 100 {
+		x, err := f.AddFlow(simnet.FlowConfig{From: f.Hosts()[0], To: f.Hosts()[1], Op: qp.OpWrite, Size: 100 * i, Count: 1})
+		require.NoError(t, err, i)
+		flows = append(flows, x)
+	}
+	idle, err := f.RunUntilIdle(time.Second)
+	require.True(t, idle && err == nil)
+	for _, x := range flows {
+		require.True(t, x.Done())
+	}
+}

@@ -143,7 +143,7 @@ func (n *Network) schedule(at int64, k eventKind, arg int32) {
 }
 
 // At calls fn at t, or now if t has passed. Afterwards hosts look for work, so
-// that fn may post to the queue pairs of any.
+// that fn may post to the queue pairs of any. It may also change the network.
 func (n *Network) At(t time.Time, fn func()) {
 	i := int32(len(n.calls))
 	if l := len(n.freeCalls); l != 0 {
@@ -215,6 +215,11 @@ func (n *Network) run(end int64) error {
 			n.events++
 			n.setNow(e.at)
 			n.handle(&e)
+		}
+		if !n.routed { // a function of the caller added something
+			if err := n.route(); err != nil {
+				return err
+			}
 		}
 		if n.stopped {
 			return ErrStopped

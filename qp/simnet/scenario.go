@@ -23,6 +23,7 @@ type Scenario struct {
 	err    error
 	report *Report
 	last   []uint64
+	taken  int // samples
 }
 
 // NewScenario returns a scenario that looks at flows and queues once in every,
@@ -34,7 +35,8 @@ func NewScenario(n *Network, every time.Duration) *Scenario {
 	return &Scenario{n: n, every: every}
 }
 
-// Flow adds a flow. An error shows in Run.
+// Flow adds a flow, between runs as well: its samples before that are 0. An error
+// shows in Run.
 func (s *Scenario) Flow(cfg FlowConfig) *Flow {
 	f, err := s.n.AddFlow(cfg)
 	if err != nil {
@@ -45,7 +47,7 @@ func (s *Scenario) Flow(cfg FlowConfig) *Flow {
 	return f
 }
 
-// Watch has the queue of a direction sampled.
+// Watch has the queue of a direction sampled, from now on: 0 stands for before.
 func (s *Scenario) Watch(d *Direction) { s.queues = append(s.queues, d) }
 
 // Report is what a scenario saw. Samples of index i are of the time up to At(i).
@@ -86,22 +88,26 @@ func (s *Scenario) Run(d time.Duration) (*Report, error) {
 		return nil, s.err
 	}
 	if s.report == nil {
-		s.report = &Report{Every: s.every, Start: s.n.Elapsed(),
-			Flows: make([]FlowReport, len(s.flows)), Queues: make([]QueueReport, len(s.queues))}
-		s.last = make([]uint64, len(s.flows))
-		for i, f := range s.flows {
-			s.report.Flows[i].Flow = f
-		}
-		for i, q := range s.queues {
-			s.report.Queues[i].Direction = q
-		}
+		s.report = &Report{Every: s.every, Start: s.n.Elapsed()}
 	}
 	r := s.report
-	for end := s.n.Elapsed() + d; s.n.Elapsed()+s.every <= end; {
-		if err := s.n.Run(s.every); err != nil {
+	for _, f := range s.flows[len(r.Flows):] {
+		r.Flows = append(r.Flows, FlowReport{Flow: f, Bytes: make([]uint64, s.taken)})
+		s.last = append(s.last, 0)
+	}
+	for _, q := range s.queues[len(r.Queues):] {
+		r.Queues = append(r.Queues, QueueReport{Direction: q, Bytes: make([]int, s.taken)})
+	}
+	for end := s.n.Elapsed() + d; s.n.Elapsed() < end; {
+		next := r.At(s.taken)
+		if err := s.n.Run(min(next, end) - s.n.Elapsed()); err != nil {
 			s.sums()
 			return r, err
 		}
+		if next > end {
+			break // the sample is for the next call
+		}
+		s.taken++
 		for i, f := range s.flows {
 			got := f.Received()
 			r.Flows[i].Bytes = append(r.Flows[i].Bytes, got-min(got, s.last[i]))
