@@ -36,7 +36,21 @@ func (p *Port) holds(q *QP) bool {
 	return p.paused>>Priority(ah.TrafficClass, ah.HasVLAN, ah.VLAN)&1 != 0
 }
 
-// holdsCNP reports whether the next CNP is of a paused priority.
+// nextCNP returns the first CNP that is not of a paused priority, which it puts at
+// the head, or nil.
+func (p *Port) nextCNP() *cnpDue {
+	size := uint32(len(p.cnps))
+	for i := p.cnpHead; i != p.cnpTail; i++ {
+		if d := &p.cnps[i%size]; p.paused == 0 || !p.holdsCNP(d) {
+			head := &p.cnps[p.cnpHead%size]
+			*d, *head = *head, *d
+			return head
+		}
+	}
+	return nil
+}
+
+// holdsCNP reports whether a CNP is of a paused priority.
 func (p *Port) holdsCNP(d *cnpDue) bool {
 	c := p.cfg.DCQCN
 	return p.paused>>Priority(c.CnpDscp<<2, d.hasVLAN, uint16(c.Cnp802pPrio)<<13)&1 != 0

@@ -35,8 +35,8 @@ func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
 // AddNeighbor.
 func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 	p.at(now)
-	if p.cnpHead != p.cnpTail && (p.paused == 0 || !p.holdsCNP(&p.cnps[p.cnpHead%uint32(len(p.cnps))])) {
-		p.buildCNP(&p.cnps[p.cnpHead%uint32(len(p.cnps))], f)
+	if d := p.nextCNP(); d != nil {
+		p.buildCNP(d, f)
 		p.cnpHead++
 		p.counters.NpCnpSent++
 		p.counters.TxFrames++

@@ -214,3 +214,31 @@ func TestParkedThenReset(t *testing.T) {
 	p.Tick(start.Add(time.Hour))
 	require.Empty(t, drain(p, start.Add(time.Hour)))
 }
+
+// TestPausedCNPsLetOthersPass: a CNP of a paused priority does not hold up those of
+// another.
+func TestPausedCNPsLetOthersPass(t *testing.T) {
+	params := cnp.Paper()
+	params.CnpDscp = 0 // which is the priority without a tag
+	p := onePort(t, 1, softnic.Config{DCQCN: &params, LineRate: 10e9}, "192.0.2.1")
+	p.SetPaused(1 << params.Cnp802pPrio)
+	sent := func() (tagged []bool) {
+		for _, b := range drain(p, start) {
+			require.Equal(t, bth.CNP, decode(t, b).Packet.Opcode)
+			tagged = append(tagged, decode(t, b).VLANs != 0)
+		}
+		return tagged
+	}
+	for i := range 4 {
+		q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
+		f := request(q)
+		f.TrafficClass, f.Packet.AckReq = uint8(frame.CE), false
+		if i < 2 {
+			f.VLANs, f.VLAN[0] = 1, frame.VLAN{TPID: frame.EtherTypeVLAN, TCI: 5}
+		}
+		p.HandleFrame(start, f.AppendTo(nil))
+	}
+	require.Equal(t, []bool{false, false}, sent())
+	p.SetPaused(0)
+	require.Equal(t, []bool{true, true}, sent())
+}
