@@ -105,7 +105,9 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 	}
 	p.address(q, f)
 	f.Packet = p.out.Packet
-	if q.rate != nil && len(f.Packet.Payload) != 0 {
+	// Requests without data count as well: nothing else would hold back a flood of
+	// them. Acknowledgements do not.
+	if q.rate != nil && (len(f.Packet.Payload) != 0 || f.Packet.Opcode.Class() == bth.Request) {
 		n := frameSize(f)
 		q.rate.rp.HandleSent(now, n)
 		if q.rate.rp.Limited() {

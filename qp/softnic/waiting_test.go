@@ -242,3 +242,27 @@ func TestPausedCNPsLetOthersPass(t *testing.T) {
 	p.SetPaused(0)
 	require.Equal(t, []bool{true, true}, sent())
 }
+
+// TestRequestsWithoutDataArePaced: a QP with a rate cannot flood its peer with
+// messages of no bytes.
+func TestRequestsWithoutDataArePaced(t *testing.T) {
+	params := cnp.Paper()
+	p := onePort(t, 1, softnic.Config{DCQCN: &params, LineRate: 10e9}, "192.0.2.1")
+	q, _ := qpOf(t, p, start, qp.UC, toPeer(), nil)
+	f := request(q)
+	f.Packet = bth.Packet{Header: cnp.New(q.Num(), 0xffff).BTH, Payload: make([]byte, 16)}
+	p.HandleFrame(start, f.AppendTo(nil))
+	rate, limited := q.Rate()
+	require.True(t, limited)
+	for range 10 {
+		require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
+	}
+	sent := drain(p, start)
+	require.Len(t, sent, 1)
+	next, waits := p.Deadline()
+	require.True(t, waits)
+	bits := 8e9 * float64(len(sent[0])+4) // and the FCS
+	require.InDelta(t, bits/float64(rate), float64(next.Sub(start)), 1)
+	p.Tick(next.Add(1))
+	require.Len(t, drain(p, next.Add(1)), 1)
+}
