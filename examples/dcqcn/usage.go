@@ -32,10 +32,10 @@ through switches, and prints rates, fairness, queues, and what it took.
   -h              this text
 
 Goodput, fairness and queue are those of the second half of the run; the counts
-and message times of the whole of it. Jain's index is 1 when all flows get the same; it is the
-mean over windows of a millisecond (burst: 5 ms). Queue lengths are those of the congested output, sampled
-every 10 us. Message times go from post to completion, for messages of 1 MiB (burst:
-64 KiB).
+and message times of the whole of it. Jain's index is 1 when all flows get the
+same; it is the mean over windows of a millisecond (burst: 5 ms). Queue lengths are
+those of the congested output, sampled every 10 us. Message times go from post to
+completion, for messages of 1 MiB (burst: 64 KiB).
 
 Exit code: 0 good; 1 a flow failed; 2 bad usage, or a file that cannot be written.
 `
