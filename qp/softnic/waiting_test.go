@@ -118,7 +118,7 @@ func TestNeighborsInVLAN(t *testing.T) {
 	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
 	asked := drain(p, start)
 	require.Len(t, asked, 1)
-	require.EqualValues(t, 0x8100<<16|tci, binary.BigEndian.Uint32(asked[0][12:]))
+	require.Equal(t, uint32(0x8100<<16|tci), binary.BigEndian.Uint32(asked[0][12:]))
 	require.Equal(t, softnic.Answered, p.HandleFrame(start, arpAnswer(asked[0])))
 	f := decode(t, drain(p, start)[0])
 	require.Equal(t, frame.MAC{2, 0, 0, 0, 0, 9}, f.DstMAC)
