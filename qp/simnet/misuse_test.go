@@ -1,7 +1,9 @@
 package simnet_test
 
 import (
+	"fmt"
 	"math"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -184,4 +186,32 @@ func TestFlowsOfManySizes(t *testing.T) {
 	for _, x := range flows {
 		require.True(t, x.Done())
 	}
+}
+
+// TestNoRoute: what is for a host without a link is counted.
+func TestNoRoute(t *testing.T) {
+	f, err := simnet.Topology{}.Star(1)
+	require.NoError(t, err)
+	alone, err := f.AddHost(simnet.HostConfig{})
+	require.NoError(t, err)
+	flow, err := f.AddFlow(simnet.FlowConfig{From: f.Hosts()[0], To: alone, Op: qp.OpWrite, Size: 10, Count: 1})
+	require.NoError(t, err)
+	idle, err := f.RunUntilIdle(time.Minute)
+	require.True(t, idle && err == nil)
+	require.Equal(t, qp.RetryExcErr, flow.Status())
+	require.Equal(t, f.Hosts()[0].Out().Counters().Packets, f.Switches()[0].NoRoute())
+}
+
+// TestTopologyOfIPv6: the hosts of a ready-made network count up from an address.
+func TestTopologyOfIPv6(t *testing.T) {
+	f, err := simnet.Topology{Host: simnet.HostConfig{Addr: netip.MustParseAddr("2001:db8::1")}}.Dumbbell(2)
+	require.NoError(t, err)
+	for i, h := range f.Hosts() {
+		gid, _ := h.Port.GID(0)
+		require.Equal(t, netip.MustParseAddr(fmt.Sprintf("2001:db8::%d", i+1)), netip.AddrFrom16(gid))
+	}
+	flow, err := f.AddFlow(simnet.FlowConfig{From: f.Hosts()[0], To: f.Hosts()[3], Op: qp.OpWrite, Size: 10_000, Count: 1})
+	require.NoError(t, err)
+	idle, err := f.RunUntilIdle(time.Minute)
+	require.True(t, idle && err == nil && flow.Done())
 }

@@ -65,6 +65,7 @@ type Switch struct {
 	lossyUsed int
 	used      int
 	maxUsed   int
+	noRoute   uint64
 	h         header
 	salt      uint64
 }
@@ -149,6 +150,10 @@ func (s *Switch) Name() string { return s.name }
 // Buffered returns how many bytes wait in the switch, and the most there were.
 func (s *Switch) Buffered() (now, most int) { return s.used, s.maxUsed }
 
+// NoRoute returns how many packets were dropped because no link leads to the host
+// that they were for.
+func (s *Switch) NoRoute() uint64 { return s.noRoute }
+
 // Outputs returns the directions that lead away from the switch, in the order of
 // its links.
 func (s *Switch) Outputs() []*Direction {
@@ -231,6 +236,7 @@ func (s *Switch) receive(e *end, p *packet) {
 	group := s.routes[to]
 	switch len(group) {
 	case 0:
+		s.noRoute++
 		s.n.release(p)
 		return
 	case 1:

@@ -8,7 +8,7 @@ import (
 // Topology says of what kind the parts of a ready-made network are.
 type Topology struct {
 	Network Config
-	Host    HostConfig // Name, Addr and LineRate are filled in
+	Host    HostConfig // Name and LineRate are filled in; Addr is of the first, the others count up
 	Switch  SwitchConfig
 	Rate    uint64        // of host links, bits per second; 0 means 100 Gb/s
 	Core    uint64        // of links between switches; 0 means Rate
@@ -41,6 +41,9 @@ func (t *Topology) hosts(f *Fabric, s *Switch, n int, name string) error {
 	for i := range n {
 		c := t.Host
 		c.Name, c.LineRate = fmt.Sprintf("%s%d", name, i), t.Rate
+		if c.Addr.IsValid() {
+			t.Host.Addr = c.Addr.Next()
+		}
 		h, err := f.AddHost(c)
 		if err != nil {
 			return err
