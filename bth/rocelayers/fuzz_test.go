@@ -2,6 +2,7 @@ package rocelayers_test
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/google/gopacket"
@@ -80,8 +81,11 @@ func FuzzFrame(f *testing.F) {
 		if parser.DecodeLayers(data, &parsed) != nil || p.ErrorLayer() != nil {
 			return
 		}
+		// gopacket's IPv6 decodes hop-by-hop options itself; NewPacket tells of them
+		// as a layer, its parser does not.
+		types = slices.DeleteFunc(types, func(l gopacket.LayerType) bool { return l == layers.LayerTypeIPv6HopByHop })
 		for i := range parsed {
-			if parsed[i] != types[i] {
+			if i >= len(types) || parsed[i] != types[i] {
 				t.Fatalf("%v, with the parser %v", types, parsed)
 			}
 		}
