@@ -476,14 +476,8 @@ func (r *results) table(g *guest, version string) string {
 		"Made by `go test -tags interop ./examples/softrnic -update`; do not edit.\n\n"+
 		"The peer: rdma_rxe of Linux %s in the guest of `guest/`, with %s.\n"+
 		"A cell holds how many cases there were and whether all were as expected:\n"+
-		"completions and memory at both ends, byte for byte.\n\n"+
-		"| operation | ours asks, Linux answers | Linux asks, ours answers |\n|---|---|---|\n", g.info.words["kernel"], version)
-	keys := append([]string(nil), r.keys...)
-	sort.SliceStable(keys, func(i, j int) bool { return group(keys[i]) < group(keys[j]) })
-	for _, k := range keys {
-		w := r.rows[k]
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", k, w.cell(asks), w.cell(answers))
-	}
+		"completions and memory at both ends, byte for byte.\n\n", g.info.words["kernel"], version)
+	b.WriteString(r.lines())
 	b.WriteString(`
 Known of the driver:
 
@@ -495,6 +489,19 @@ Known of the driver:
   answer was lost, the READ never completes.
 - A FLUSH that it sends again asks for address 0.
 `)
+	return b.String()
+}
+
+// lines returns the rows alone.
+func (r *results) lines() string {
+	var b strings.Builder
+	b.WriteString("| operation | ours asks, Linux answers | Linux asks, ours answers |\n|---|---|---|\n")
+	keys := append([]string(nil), r.keys...)
+	sort.SliceStable(keys, func(i, j int) bool { return group(keys[i]) < group(keys[j]) })
+	for _, k := range keys {
+		w := r.rows[k]
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", k, w.cell(asks), w.cell(answers))
+	}
 	return b.String()
 }
 
@@ -524,5 +531,13 @@ func (r *results) write(t *testing.T, g *guest) {
 	t.Log("\n" + table)
 	if *update {
 		require.NoError(t, os.WriteFile("INTEROP.md", []byte(table), 0o644))
+		// The project's README has the rows too, between two marks.
+		const readme, from, to = "../../README.md", "<!-- interop -->\n", "<!-- /interop -->\n"
+		b, err := os.ReadFile(readme)
+		require.NoError(t, err)
+		head, rest, ok := strings.Cut(string(b), from)
+		_, tail, ok2 := strings.Cut(rest, to)
+		require.True(t, ok && ok2, "%s has no marks for the table", readme)
+		require.NoError(t, os.WriteFile(readme, []byte(head+from+r.lines()+to+tail), 0o644))
 	}
 }
