@@ -135,9 +135,20 @@ func (f *Frame) appendIPv6(dst []byte, payload int) []byte {
 
 // Validate returns what AppendTo would lose or make up: ErrRange for a field or
 // a length beyond its width, an address of the wrong family or with a zone, or a
-// tag whose TPID is neither EtherTypeVLAN nor EtherTypeQinQ; or what bth.Packet's
-// Validate says. The defaults of DstPort and HopLimit are no loss.
+// tag whose TPID is neither EtherTypeVLAN nor EtherTypeQinQ; ErrLink for a link
+// that AppendTo makes no header of (the zero value, which somebody forgot to set,
+// and the cooked links); or what bth.Packet's Validate says. The defaults of
+// DstPort and HopLimit are no loss.
 func (f *Frame) Validate() error {
+	switch f.Link {
+	case Ethernet:
+	case RawIP, RawIPv4, RawIPv6:
+		if f.Net == GRH { // which an Ethertype alone tells
+			return ErrLink
+		}
+	default:
+		return ErrLink
+	}
 	n := f.Packet.Size()
 	switch f.Net {
 	case IPv4:
