@@ -150,6 +150,10 @@ func (r *runner) nothingLeft() error {
 
 // run moves the clock to t, or to where stop holds, by way of the deadlines.
 func (r *runner) run(t time.Duration, stop func() bool) error {
+	if r.qp == nil { // nothing to wait for yet
+		r.now = t
+		return nil
+	}
 	for r.now < t {
 		next := t
 		if d, ok := r.qp.Deadline(); ok {
