@@ -63,7 +63,6 @@ type node struct {
 	now  time.Time
 	port *softnic.Port
 	cq   *softnic.CQ
-	peer *node
 
 	rc, uc, ud, xrc  *softnic.QP
 	srq              *softnic.SRQ

@@ -27,7 +27,6 @@ type joined struct {
 	buf   []byte
 
 	drop int // every so many-th packet is lost; 0: none
-	wr   qp.SendWR
 }
 
 const joinedAddr = 0x7f0000000000

@@ -81,8 +81,6 @@ type Network struct {
 	observer func(*PacketEvent)
 	event    PacketEvent
 	scratch  frame.Frame
-	captures []*recorder
-	enc      []byte
 	deadlock *Deadlock
 	events   uint64
 	hops     uint64

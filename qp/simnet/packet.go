@@ -31,7 +31,6 @@ type packet struct {
 	pause   bool // a PFC frame, in pfc
 	control bool // ARP and the like: bytes that are not RoCE
 	broken  bool // decoded networks: the receiver's ICRC check would fail
-	room    uint8
 	pfc     pfc.Frame
 }
 
