@@ -207,6 +207,7 @@ func (r *Requester) progress(t int64, n uint64) {
 func (r *Requester) rewind() {
 	r.next, r.cur = r.una, r.done
 	r.sinceAckReq = 0
+	r.limitedPSN = r.una // what is sent again waits as it did the first time
 }
 
 // goBack spends a retry and sends again from the oldest unacknowledged packet

@@ -51,7 +51,7 @@ type Requester struct {
 	timeout  int64
 
 	limit        uint32 // credits: last message number that may be sent freely
-	limitedPSN   uint64 // end of the packet that was sent without a credit
+	limitedPSN   uint64 // end of the last packet that was sent beyond the credits
 	lastSSN      uint32
 	sinceAckReq  uint32
 	ackEvery     uint32
@@ -346,7 +346,7 @@ func (r *Requester) sendable() *wqe {
 		if out := r.next - r.una; out != 0 && out+need > uint64(r.window) {
 			return nil
 		}
-		if r.credited && w.wr.Op.takesReceive() && int32(r.lastSSN+1-r.limit) > 0 && r.limitedPSN > r.una {
+		if r.limited(w, r.lastSSN+1) && r.waitsForCredit(r.lastSSN+1) {
 			return nil
 		}
 		return w
@@ -354,14 +354,24 @@ func (r *Requester) sendable() *wqe {
 	if r.next == r.sent && r.next-r.una >= uint64(r.window) {
 		return nil
 	}
-	// Only the first packet of a message goes out without a credit; that it was
-	// acknowledged shows that the message has its receive. Where the first
-	// credits come in mid-message, one more packet asks for the acknowledgement.
-	if r.credited && w.wr.Op.takesReceive() && int32(w.ssn-r.limit) > 0 && r.next > w.first && r.una <= w.first &&
-		r.asked >= r.next {
+	if r.limited(w, w.ssn) && r.waitsForCredit(w.ssn) {
 		return nil
 	}
 	return w
+}
+
+// limited reports whether w, the message of number ssn, consumes a receive and
+// lies beyond the credits (rule RQ-15).
+func (r *Requester) limited(w *wqe, ssn uint32) bool {
+	return r.credited && w.wr.Op.takesReceive() && int32(ssn-r.limit) > 0
+}
+
+// waitsForCredit reports whether a packet of the limited message ssn has to wait.
+// One such packet may be unacknowledged, of the first message beyond the limit.
+// Where no acknowledgement is to come, for the limit arrived after the last packet
+// was sent, one more packet asks for it (rule RQ-05).
+func (r *Requester) waitsForCredit(ssn uint32) bool {
+	return r.limitedPSN > r.una || int32(ssn-r.limit) > 1 && r.asked > r.una
 }
 
 // NextPacket makes the next packet to send, or reports false when there is none
@@ -417,8 +427,8 @@ func (r *Requester) nextPacket(t int64, out *Outgoing) bool {
 		return true
 	}
 
-	limited := r.credited && w.wr.Op.takesReceive() && int32(w.ssn-r.limit) > 0
-	if limited && r.next == w.first+1 {
+	limited := r.limited(w, w.ssn)
+	if limited {
 		r.limitedPSN = r.next
 	}
 	r.sinceAckReq++
@@ -443,6 +453,9 @@ func (r *Requester) start(w *wqe) {
 	w.ssn = r.lastSSN
 	if w.wr.Op.answered() {
 		r.rdOut++
+	}
+	if !w.wr.Op.takesReceive() {
+		r.limit++ // it needs none of the receives that the limit counts
 	}
 }
 

@@ -468,10 +468,14 @@ func (w *Watcher) enter(s *stream, r *requester, u uint64, payload int) uint64 {
 	if n > 1 {
 		r.tail(&r.reads[(r.readN-1)%maxReads])
 	}
-	if r.credits && e.flags&(hasMSN|isEnd) == hasMSN|isEnd && (op.Send() || op.Ext()&bth.HasImmDt != 0) &&
+	takes := op.Send() || op.Ext()&bth.HasImmDt != 0
+	if r.credits && e.flags&isEnd != 0 && !takes {
+		r.credit = (r.credit + 1) & psn.Mask // it needs none of the receives that the limit counts
+	}
+	if r.credits && takes && e.flags&(hasMSN|isEnd) == hasMSN|isEnd &&
 		r.trust > 0 && w.now-r.since > int64(w.cfg.MinTimeout) && newer(e.msn, r.credit) > 0 {
-		// Messages that take no receive need no credit, so that the one packet that
-		// may go without may be any number of messages beyond the limit.
+		// One packet may go beyond the limit, and then another that asks for the
+		// acknowledgement where the limit came too late for that.
 		if r.limited > r.acked && newer(e.msn, r.credit+1) > 0 {
 			r.over.valid, r.over.msn, r.over.frame, r.over.psn, r.over.t = true, e.msn, w.frames, u, w.now
 		}
