@@ -32,7 +32,9 @@ func TestImports(t *testing.T) {
 		"bth":               {"psn", "reth", "aeth"},
 		"bth/frame":         {"bth", "psn", "reth", "aeth", "crc"},
 		"bth/frame/capture": {"bth/frame", "bth", "psn", "reth", "aeth", "crc"},
-		"cnp":               {"bth", "psn", "reth", "aeth"},
+		"qp/clock":          {},
+		"qp/congestion":     {},
+		"cnp":               {"bth", "psn", "reth", "aeth", "qp/clock", "qp/congestion"},
 	}
 	machines := map[string]bool{"qp": true, "qp/cm": true, "qp/script": true, "qp/softnic": true, "qp/simnet": true, "qp/conform": true}
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/qp/clock"
 )
 
 // ECN values of the IP header's last two TOS or traffic class bits (RFC 3168).
@@ -75,7 +76,7 @@ type NotificationPoint struct {
 	// table was full where they had to be; such a flow may send a CNP too early.
 	Evictions uint64
 
-	clock
+	clock clock.Clock
 	last  int64
 	gap   int64
 	scope Scope
@@ -112,7 +113,7 @@ func NewNotificationPoint(p Params, flows int) (*NotificationPoint, error) {
 // now. g is the gate of the QP that the packet is for, and is used with ScopeQP
 // only; nil stands for one gate that all such callers share.
 func (n *NotificationPoint) HandlePacket(now time.Time, a *Arrival, g *Gate) bool {
-	n.last = max(n.last, n.since(now))
+	n.last = max(n.last, n.clock.At(now))
 	if a.ECN&3 != CE {
 		return false
 	}

@@ -245,36 +245,3 @@ func badParam(name string, v, lo, hi uint32) error {
 
 // micros turns a number of microseconds into nanoseconds.
 func micros(us uint32) int64 { return int64(us) * int64(time.Microsecond) }
-
-// clock turns times into nanoseconds since the first one it is shown. A time
-// before that one counts as it.
-type clock struct {
-	base, seen time.Time
-	last       int64 // of seen
-	zero       int64 // base as Unix time, nanoseconds
-	begun      bool
-	wall       bool // base has no monotonic reading, and zero is not out of range
-}
-
-// endOfTime keeps a deadline, now plus a period, inside an int64.
-const endOfTime = 1 << 62
-
-func (c *clock) since(now time.Time) int64 {
-	if now == c.seen && c.begun { // a subtraction of times costs ten such comparisons
-		return c.last
-	}
-	if !c.begun {
-		c.base, c.begun = now, true
-		c.zero = now.UnixNano()
-		c.wall = now == now.Round(0) && now.Unix() >= 0 && now.Unix() < 1<<33
-	}
-	c.seen = now
-	var t int64
-	if c.wall && now.Unix() < 1<<33 {
-		t = now.UnixNano() - c.zero // what Sub gives, for less
-	} else {
-		t = int64(now.Sub(c.base))
-	}
-	c.last = min(max(t, 0), endOfTime)
-	return c.last
-}

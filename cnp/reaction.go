@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/roce-go/roce/qp/clock"
 )
 
 // ReactionPort is what the reaction points of one sending port share: the
@@ -14,7 +16,7 @@ type ReactionPort struct {
 	// (the hardware's rp_cnp_handled).
 	RpCnpHandled uint64
 
-	clock
+	clock         clock.Clock
 	params        Params
 	line          uint64 // bits per second, as are the next four
 	ceil, floor   uint64
@@ -195,12 +197,12 @@ func (r *ReactionPoint) Deadline() (time.Time, bool) {
 	if at == math.MaxInt64 {
 		return time.Time{}, false
 	}
-	return r.port.base.Add(time.Duration(at)), true
+	return r.port.clock.Time(at), true
 }
 
 // enter returns now on the port's clock, and not less than before.
 func (r *ReactionPoint) enter(now time.Time) int64 {
-	r.last = max(r.last, r.port.since(now))
+	r.last = max(r.last, r.port.clock.At(now))
 	return r.last
 }
 

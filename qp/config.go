@@ -3,11 +3,11 @@ package qp
 import (
 	"errors"
 	"math/bits"
-	"time"
 
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp/clock"
 	"github.com/roce-go/roce/reth"
 )
 
@@ -148,62 +148,9 @@ type Outgoing struct {
 	gather [4096]byte // payload that several slices hold
 }
 
-// Clock turns times into nanoseconds since the first one that it was shown, which
-// is 1. Time that goes backwards stands still. QPs that share one by Config.Clock,
-// as those of a port do, have each time turned once for all of them.
-//
-// The zero value is ready.
-type Clock struct {
-	base, seen time.Time
-	last       int64
-	zero       int64 // base as Unix time, nanoseconds
-	wall       bool  // base has no monotonic reading, and zero is not out of range
-}
-
-// At returns now in nanoseconds of the clock, 1 or more.
-func (c *Clock) At(now time.Time) int64 {
-	if now == c.seen { // a subtraction of times costs ten such comparisons
-		return c.last
-	}
-	return c.advance(now)
-}
-
-func (c *Clock) advance(now time.Time) int64 {
-	c.seen = now
-	if c.base.IsZero() {
-		c.base = now
-		c.zero = now.UnixNano()
-		c.wall = now == now.Round(0) && now.Unix() >= 0 && now.Unix() < 1<<33
-		// 0 stands for "no deadline".
-		c.last = 1
-		return 1
-	}
-	var t int64
-	if c.wall && now.Unix() < 1<<33 {
-		t = now.UnixNano() - c.zero + 1 // what Sub gives, for less
-	} else {
-		t = int64(now.Sub(c.base)) + 1
-	}
-	if t > c.last {
-		c.last = t
-	}
-	return c.last
-}
-
-// Time returns the time that t nanoseconds of the clock stand for.
-func (c *Clock) Time(t int64) time.Time {
-	if c.wall && t < 1<<61 {
-		return time.Unix(0, c.zero+t-1).In(c.base.Location())
-	}
-	return c.base.Add(time.Duration(t - 1))
-}
-
-func (c *Clock) deadline(t int64) (time.Time, bool) {
-	if t == 0 {
-		return time.Time{}, false
-	}
-	return c.Time(t), true
-}
+// Clock turns times into nanoseconds: see [clock.Clock]. QPs that share one by
+// Config.Clock, as those of a port do, have each time turned once for all of them.
+type Clock = clock.Clock
 
 // earlier returns the earlier of two deadlines, of which 0 is none.
 func earlier(a, b int64) int64 {

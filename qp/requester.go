@@ -307,7 +307,7 @@ func (r *Requester) release(w *wqe) {
 }
 
 // Deadline returns when Tick is due, or false when nothing is.
-func (r *Requester) Deadline() (time.Time, bool) { return r.clock.deadline(r.deadline()) }
+func (r *Requester) Deadline() (time.Time, bool) { return r.clock.Deadline(r.deadline()) }
 
 func (r *Requester) deadline() int64 { return earlier(r.ackDue, r.rnrUntil) }
 
