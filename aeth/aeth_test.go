@@ -18,6 +18,7 @@ var (
 	_ encoding.BinaryUnmarshaler = (*aeth.AtomicAckETH)(nil)
 )
 
+// Rule WI-11.
 func TestGolden(t *testing.T) {
 	for _, c := range []struct {
 		bytes []byte
@@ -75,6 +76,7 @@ var credits = []int{
 	1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
 }
 
+// Rule WI-13.
 func TestCredits(t *testing.T) {
 	require.Len(t, credits, 31)
 	for code, want := range credits {
@@ -107,6 +109,7 @@ var timers = []float64{
 	327.68, 491.52,
 }
 
+// Rule WI-14.
 func TestRNRTimers(t *testing.T) {
 	require.Len(t, timers, 32)
 	for code, ms := range timers {
@@ -129,6 +132,7 @@ func TestRNRTimers(t *testing.T) {
 	require.Equal(t, aeth.Syndrome(0x3f), aeth.RNRSyndrome(0xff), "a wide code does not spill")
 }
 
+// Rule WI-12.
 func TestNakCodes(t *testing.T) {
 	for code := range 32 {
 		s := aeth.NakSyndrome(aeth.NakCode(code))
@@ -141,6 +145,7 @@ func TestNakCodes(t *testing.T) {
 }
 
 // TestSyndromeKinds holds the kind of all 256 syndromes against bits 7..5.
+// Rule WI-12.
 func TestSyndromeKinds(t *testing.T) {
 	kinds := [8]aeth.Kind{aeth.Ack, aeth.RNR, aeth.Reserved, aeth.Nak, aeth.Reserved, aeth.Reserved, aeth.Reserved, aeth.Reserved}
 	for i := range 256 {

@@ -47,6 +47,7 @@ func golden[T any, P interface {
 	require.Equal(t, b, P(&want).AppendTo(nil))
 }
 
+// Rules WI-8, WI-11.
 func TestGolden(t *testing.T) {
 	// fuzz/captures: rc-write.pcap, frames 9 and 30; ud.pcap, frame 11
 	golden(t, "0a00ffff 00000011 80654321",
@@ -95,8 +96,8 @@ func TestMasks(t *testing.T) {
 	require.Equal(t, unhex(t, "00ffffff"), (&bth.XRCETH{SRQ: 0xffffffff}).AppendTo(nil))
 }
 
-// TestUD03PKeyMatch is case UD-03.
-func TestUD03PKeyMatch(t *testing.T) {
+// TestPKeyMatch: full and limited members of a partition. Rule RS-02.
+func TestPKeyMatch(t *testing.T) {
 	for _, c := range []struct {
 		a, b uint16
 		want bool

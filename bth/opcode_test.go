@@ -53,6 +53,7 @@ var (
 )
 
 // TestOpcodeTable holds all 256 opcodes against the table.
+// Rule WI-9.
 func TestOpcodeTable(t *testing.T) {
 	table := opcodeTable(t)
 	services := []bth.Service{bth.RC, bth.UC, bth.RD, bth.UD, bth.CNPService, bth.XRC, bth.Manufacturer6, bth.Manufacturer7}

@@ -91,6 +91,7 @@ func requirePacket(t require.TestingT, want, got *bth.Packet, msg ...any) {
 
 // TestPacketLayout holds the place of every header of every opcode, put together
 // from the table and the headers' own codecs.
+// Rule WI-10.
 func TestPacketLayout(t *testing.T) {
 	table := opcodeTable(t)
 	for _, op := range knownOpcodes(t) {
@@ -327,6 +328,7 @@ func checkPacketBytes(t require.TestingT, b []byte, n int) {
 	require.Equal(t, in, b, "the input was written to")
 }
 
+// Rule WI-16.
 func TestPacketBytes(t *testing.T) {
 	ops := knownOpcodes(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -365,6 +367,7 @@ func TestPacketBits(t *testing.T) {
 
 // TestPacketShorter holds that each length below that of an opcode's headers,
 // pad and ICRC is refused.
+// Rule WI-4.
 func TestPacketShorter(t *testing.T) {
 	for _, op := range knownOpcodes(t) {
 		for pad := range uint8(4) {
@@ -380,6 +383,7 @@ func TestPacketShorter(t *testing.T) {
 }
 
 // TestICRCOrder holds that the ICRC, alone of all fields, is little-endian.
+// Rule WI-15.
 func TestICRCOrder(t *testing.T) {
 	p := bth.Packet{Header: bth.Header{Opcode: bth.RCSendOnly}, ICRC: 0x01020304}
 	b := p.AppendTo(nil)

@@ -24,6 +24,7 @@ func TestSizes(t *testing.T) {
 
 // The bounds on late calls that the documentation states. A run of the alpha
 // loop or the increase loop counts its steps.
+// Rule RP-10.
 func TestBoundedWork(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -34,6 +34,7 @@ func unhex(tb testing.TB, s string) []byte {
 // k01Packet returns the CNP of k01 without what is around it.
 func k01Packet(tb testing.TB) []byte { b := unhex(tb, k01); return b[14+20+8 : len(b)-4] }
 
+// Rule CN-1.
 func TestGoldenK01(t *testing.T) {
 	wire := k01Packet(t)
 	require.Len(t, wire, cnp.Size)

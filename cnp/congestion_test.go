@@ -10,6 +10,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 )
 
+// Rule CP-1.
 func TestRED(t *testing.T) {
 	c, err := cnp.NewCongestionPoint(cnp.PaperCongestion())
 	require.NoError(t, err)
@@ -45,6 +46,7 @@ func TestRED(t *testing.T) {
 }
 
 // Probability against the formula, and never falling with the queue.
+// Rule CP-1.
 func TestPropRED(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := cnp.CongestionParams{

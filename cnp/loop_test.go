@@ -136,7 +136,7 @@ func (l *loop) run(end time.Time) {
 }
 
 // Two flows, the second 2 ms later, over one link of their own speed come to
-// share it (dcqcn.md, "What must hold"). The network simulator has the larger cases.
+// share it. The network simulator has the larger cases.
 func TestTwoFlowsConverge(t *testing.T) {
 	for _, p := range []cnp.Params{cnp.Paper(), cnp.NVIDIA()} {
 		l := newLoop(t, p, 40*gig, 0, 2*time.Millisecond)

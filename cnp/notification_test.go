@@ -26,8 +26,9 @@ func marked(src, dst string) *cnp.Arrival {
 	return &cnp.Arrival{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), Opcode: bth.RCSendOnly, ECN: cnp.CE}
 }
 
-// CC-07: gap 50 us, marks at 0, 10, 49, 55, 60, 120 us give CNPs at 0, 55, 120.
-func TestCC07(t *testing.T) {
+// Gap 50 us, marks at 0, 10, 49, 55, 60, 120 us give CNPs at 0, 55, 120.
+// Rule NP-2.
+func TestGap(t *testing.T) {
 	for scope := cnp.ScopeQP; scope <= cnp.ScopePort; scope++ {
 		n := newNP(t, scope, 50, 0)
 		var g cnp.Gate
@@ -44,6 +45,7 @@ func TestCC07(t *testing.T) {
 }
 
 // What counts as one flow is a setting.
+// Rule NP-3.
 func TestScopes(t *testing.T) {
 	a, b, c := "192.0.2.1", "192.0.2.2", "2001:db8::3"
 	for _, s := range []struct {
@@ -69,6 +71,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
+// Rule NP-1.
 func TestAsksForCNP(t *testing.T) {
 	asks := map[bth.Opcode]bool{
 		bth.RCSendOnly: true, bth.RCWriteFirst: true, bth.RCReadResponseMiddle: true, bth.UCWriteOnly: true,

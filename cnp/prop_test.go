@@ -135,6 +135,7 @@ func TestPropAgainstReference(t *testing.T) {
 }
 
 // Bounds of RC, RT and alpha; a CNP never raises a rate; deadlines lie ahead.
+// Rule RP-11.
 func TestPropInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, line := genParams(t)
@@ -177,6 +178,7 @@ func TestPropInvariants(t *testing.T) {
 }
 
 // Calling at every deadline and calling late give the same state, to the bit.
+// Rule RP-10.
 func TestPropLateEqualsPunctual(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, line := genParams(t)
@@ -201,6 +203,7 @@ func TestPropLateEqualsPunctual(t *testing.T) {
 }
 
 // Same calls, same states.
+// Rule RP-12.
 func TestPropDeterministic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, line := genParams(t)

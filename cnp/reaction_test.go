@@ -33,7 +33,8 @@ func alphaIs(t *testing.T, want float64, r *cnp.ReactionPoint) {
 	require.Equal(t, uint32(want*(1<<31)), r.Alpha())
 }
 
-// dcqcn.md "Worked numbers", and case CC-05. Resolution: 1 b/s, rounded up.
+// The worked numbers of the package documentation. Resolution: 1 b/s, rounded up.
+// Rules RP-1, RP-2, RP-3.
 func TestPaperWorkedNumbers(t *testing.T) {
 	r := newRP(t, cnp.Paper(), 40*gig)
 	require.False(t, r.Limited())
@@ -69,8 +70,9 @@ func TestPaperWorkedNumbers(t *testing.T) {
 	require.EqualValues(t, uint64(19_708_720_704), r.Rate())
 }
 
-// The sequence of CC-05 with an increase timer that is out of the way.
-func TestCC05(t *testing.T) {
+// The sequence of a public report on the order of cut and alpha, with an increase timer that is out of the way.
+// Rule RP-2.
+func TestCutBeforeAlpha(t *testing.T) {
 	p := cnp.Paper()
 	p.RpgTimeReset = 1500
 	r := newRP(t, p, 40*gig)
@@ -93,6 +95,7 @@ func TestCC05(t *testing.T) {
 
 // Fast recovery, additive and hyper increase by both counters; the two readings
 // of F.
+// Rule RP-4.
 func TestPaperStages(t *testing.T) {
 	p := cnp.Paper()
 	r := newRP(t, p, 40*gig)
@@ -134,6 +137,7 @@ func TestPaperStages(t *testing.T) {
 	require.EqualValues(t, 20*gig+40e6, r.TargetRate())
 }
 
+// Rule RP-6.
 func TestNVIDIAWorkedNumbers(t *testing.T) {
 	r := newRP(t, cnp.NVIDIA(), 40*gig)
 	r.HandleCNP(us(0))
@@ -171,6 +175,7 @@ func TestNVIDIAWorkedNumbers(t *testing.T) {
 	require.Zero(t, ts)
 }
 
+// Rule RP-7.
 func TestNVIDIACut(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -205,6 +210,7 @@ func TestNVIDIACut(t *testing.T) {
 }
 
 // The three conditions of a clamped target, on the second cut.
+// Rule RP-7.
 func TestNVIDIAClamping(t *testing.T) {
 	for _, c := range []struct {
 		clamp, afterTime, timer, bytes bool
@@ -241,6 +247,7 @@ func TestNVIDIAClamping(t *testing.T) {
 	}
 }
 
+// Rule RP-8.
 func TestNVIDIAIncrease(t *testing.T) {
 	p := cnp.NVIDIA()
 	p.ClampTgtRate = true
@@ -272,6 +279,7 @@ func TestNVIDIAIncrease(t *testing.T) {
 }
 
 // Periods are free-running, several CNPs in one are one, and the flags are used up.
+// Rule RP-5.
 func TestNVIDIAFlags(t *testing.T) {
 	r := newRP(t, cnp.NVIDIA(), 40*gig)
 	r.HandleCNP(us(0))
@@ -293,6 +301,7 @@ func TestNVIDIAFlags(t *testing.T) {
 }
 
 // At one instant a cut comes before an increase and takes its place.
+// Rule RP-9.
 func TestTies(t *testing.T) {
 	p := cnp.NVIDIA()
 	p.RpgTimeReset = 4
@@ -314,6 +323,7 @@ func TestTies(t *testing.T) {
 	require.EqualValues(t, 30*gig, r.TargetRate())
 }
 
+// Rule RP-10.
 func TestTimeBackwards(t *testing.T) {
 	for _, p := range []cnp.Params{cnp.Paper(), cnp.NVIDIA()} {
 		port, err := cnp.NewReactionPort(p, 40*gig)
@@ -426,6 +436,7 @@ func fingerprint(t *testing.T, p cnp.Params, line uint64) uint64 {
 
 // Equal calls give equal states on every architecture: these constants were
 // written down on amd64 and hold on 386, arm64 and s390x.
+// Rule RP-12.
 func TestSameOnEveryArchitecture(t *testing.T) {
 	require.Equal(t, uint64(0x66ed68f956f849eb), fingerprint(t, cnp.Paper(), 40*gig), "paper")
 	require.Equal(t, uint64(0xfbb162efd29d50a), fingerprint(t, cnp.NVIDIA(), 100*gig), "nvidia")

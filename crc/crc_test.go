@@ -67,6 +67,7 @@ func vectors(t testing.TB) []vector {
 	return v
 }
 
+// Rule WI-15.
 func TestVectors(t *testing.T) { crc.EachKernel(t, testVectors) }
 
 func testVectors(t *testing.T) {
@@ -111,6 +112,7 @@ func knownAnswer() (hdr, payload []byte, wire [4]byte) {
 	return hdr, payload, [4]byte{0x29, 0xe8, 0x92, 0xc9}
 }
 
+// Rule WI-15.
 func TestKnownAnswer(t *testing.T) { crc.EachKernel(t, testKnownAnswer) }
 
 func testKnownAnswer(t *testing.T) {

@@ -44,7 +44,7 @@ func TestPS1NotTransitive(t *testing.T) {
 	require.True(t, c.Before(a))
 }
 
-// TestPS1Regions is case PSN-02: to a responder that expects 0, the farthest PSN
+// TestPS1Regions: to a responder that expects 0, the farthest PSN
 // ahead is a gap, and the next one the farthest duplicate.
 func TestPS1Regions(t *testing.T) {
 	const expected psn.PSN = 0

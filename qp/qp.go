@@ -12,8 +12,9 @@
 // are made when asked for, and nothing queues up. A loop over many QPs should take
 // a bounded number from each in turn, for the answer to one READ may be 2 GiB.
 //
-// The rules that the machines follow are named in comments (RQ-05, RS-03, ...);
-// they come from the InfiniBand Architecture, Volume 1, chapter 9.
+// Comments cite the rules that the machines follow by number (RQ-05, RS-03, ...).
+// RULES.md in this directory has them, each with its source and how sure that is;
+// [Rules] returns that page.
 package qp
 
 import (

@@ -237,7 +237,7 @@ func TestQueueBound(t *testing.T) {
 	}
 }
 
-// rnrTimes are the table of wire.md in milliseconds, by code.
+// rnrTimes are the RNR timer codes in milliseconds (rule WI-14).
 var rnrTimes = [32]float64{655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28, 1.92,
 	2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88, 163.84, 245.76, 327.68, 491.52}
 

@@ -40,7 +40,7 @@ func memory(t rapid.TB, n int) (*qp.Regions, []byte, uint32) {
 	return m, b, key
 }
 
-// Rule RS-02: the pairs of the fault report UD-03.
+// Rule RS-02: the pairs of a public fault report.
 func TestPKeys(t *testing.T) {
 	for _, c := range []struct {
 		mine, theirs uint16
@@ -272,7 +272,7 @@ func TestDuplicateReadRange(t *testing.T) {
 	})
 }
 
-// creditTable is the table of wire.md.
+// creditTable is what the credit codes mean (rule WI-13).
 var creditTable = []int{0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
 	3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768}
 

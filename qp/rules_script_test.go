@@ -2,10 +2,8 @@ package qp_test
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -54,37 +52,4 @@ func parts(s string) []part {
 		}
 	}
 	return ps
-}
-
-// TestEveryRuleIsNamed: git grep -w RQ-07 finds what tests the rule.
-func TestEveryRuleIsNamed(t *testing.T) {
-	var all []byte
-	for _, pattern := range []string{"*_test.go", "testdata/*.txt"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range files {
-			b, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, b...)
-		}
-	}
-	rules := []string{"PS-1", "PS-2", "RS-11a", "UC-1", "UC-2", "UD-1", "UD-2", "UD-3", "UD-4", "XR-1", "XR-2", "XR-3"}
-	for i := range 36 {
-		if i >= 1 && i <= 16 || i >= 20 {
-			rules = append(rules, fmt.Sprintf("RQ-%02d", i))
-		}
-		if i >= 1 && i <= 24 {
-			rules = append(rules, fmt.Sprintf("RS-%02d", i))
-		}
-	}
-	for _, rule := range rules {
-		named := regexp.MustCompile(`(Rules? |, |\()` + rule + `\b`)
-		if !named.Match(all) {
-			t.Errorf("no test names rule %s", rule)
-		}
-	}
 }

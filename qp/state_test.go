@@ -107,6 +107,7 @@ var allowed = map[[2]qp.State]bool{
 
 // Rule QP states: every pair of states of every kind of QP, with the attributes that
 // the transition needs.
+// Rule ST-1.
 func TestTransitions(t *testing.T) {
 	for typ := range qp.XRCRecv + 1 {
 		for _, from := range states(typ) {
@@ -139,6 +140,7 @@ func TestTransitions(t *testing.T) {
 
 // Rule QP states: each attribute that a transition needs is needed, by its name, and
 // nothing else is taken but what may be.
+// Rule ST-2.
 func TestTransitionAttributes(t *testing.T) {
 	liveOf := func(typ qp.Type) qp.AttrMask {
 		switch typ {
@@ -210,6 +212,7 @@ func TestTransitionAttributes(t *testing.T) {
 }
 
 // Rule QP states: values out of range are refused by name, at both ends.
+// Rule ST-2.
 func TestAttributeRanges(t *testing.T) {
 	rtr, rts := needs[qp.RC][qp.RTR], needs[qp.RC][qp.RTS]
 	for _, c := range []struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/roce-go/roce/reth"
 )
 
+// Rule WI-16.
 func TestProperties(t *testing.T) {
 	checkCodec[reth.Header](t, "RETH", reth.Size)
 	checkCodec[reth.AtomicETH](t, "AtomicETH", reth.AtomicETHSize)

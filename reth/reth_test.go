@@ -45,6 +45,7 @@ func golden[T any, P interface {
 	require.Equal(t, b, P(&want).AppendTo(nil))
 }
 
+// Rule WI-11.
 func TestGolden(t *testing.T) {
 	// fuzz/captures/rc-write.pcap, frame 29
 	golden(t, "0000123456780000 000007c4 00000401", reth.Header{VA: 0x123456780000, RKey: 0x7c4, DMALen: 1025})

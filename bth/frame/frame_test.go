@@ -76,6 +76,7 @@ func hexOf(b []byte) string {
 
 // TestKnownAnswer holds the ICRC of a frame that was made with two independent
 // implementations, zlib's CRC over a masked copy and Scapy 2.5's own.
+// Rule WI-15.
 func TestKnownAnswer(t *testing.T) {
 	f := frame.Frame{
 		Link: frame.RawIP, Net: frame.IPv4, TrafficClass: 2, DF: true, HopLimit: 64,
@@ -222,6 +223,7 @@ func TestValidate(t *testing.T) {
 }
 
 // TestRefusals changes a good frame, and holds why it is refused.
+// Rules WI-4, WI-5.
 func TestRefusals(t *testing.T) {
 	put16 := func(at int, v uint16) func([]byte) []byte {
 		return func(b []byte) []byte { binary.BigEndian.PutUint16(b[at:], v); return b }
@@ -357,6 +359,7 @@ func links(net frame.Net) map[string]struct {
 
 // TestLinks reads each network packet behind each link, whole, with a trailer,
 // and cut at every length.
+// Rule WI-1.
 func TestLinks(t *testing.T) {
 	for _, net := range nets {
 		for name, c := range links(net) {
@@ -423,6 +426,7 @@ func TestThreeTags(t *testing.T) {
 
 // TestEthernetPadding holds that what fills a short frame up to 60 bytes is no
 // ICRC.
+// Rule WI-2.
 func TestEthernetPadding(t *testing.T) {
 	f := sample(frame.IPv4)
 	f.Packet = bth.Packet{Header: bth.Header{Opcode: bth.RCSendOnly, PKey: 0xffff}}
@@ -435,6 +439,7 @@ func TestEthernetPadding(t *testing.T) {
 	require.Zero(t, got.PayloadLen())
 }
 
+// Rule WI-3.
 func TestCheckICRC(t *testing.T) {
 	require.Equal(t, frame.ICRCUnchecked, (&frame.Frame{}).CheckICRC())
 	for _, net := range nets {
@@ -478,6 +483,7 @@ func TestPort(t *testing.T) {
 	}
 }
 
+// Rule WI-7.
 func TestECN(t *testing.T) {
 	for tc := range 256 {
 		f := frame.Frame{TrafficClass: uint8(tc)}
@@ -488,8 +494,9 @@ func TestECN(t *testing.T) {
 	require.EqualValues(t, 100, frame.VLAN{TCI: 0xa064}.ID())
 }
 
-// TestENT01Entropy is case ENT-01.
-func TestENT01Entropy(t *testing.T) {
+// TestEntropy holds both ways to a source port, by worked numbers.
+// Rule WI-6.
+func TestEntropy(t *testing.T) {
 	for label, port := range map[uint32]uint16{
 		0: 0xc000, 1: 0xc001, 0x3fff: 0xffff, 0x4000: 0xc001, 0xfffff: 0xffc0, 0x12345: 0xe341,
 		0xfff12345: 0xe341, // 20 bits count

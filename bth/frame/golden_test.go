@@ -64,6 +64,7 @@ var (
 
 // TestGolden holds every field of every frame of the captures against the
 // dissection by tshark.
+// Rules WI-8, WI-11, WI-15.
 func TestGolden(t *testing.T) {
 	var roce, good, noCRC int
 	var bad []string

@@ -235,6 +235,7 @@ func checkBytes(t require.TestingT, link frame.Link, b []byte, wireLen int, d fr
 	}
 }
 
+// Rule WI-16.
 func TestBytes(t *testing.T) {
 	links := []frame.Link{frame.Ethernet, frame.RawIP, frame.RawIPv4, frame.RawIPv6, frame.LinuxSLL, frame.LinuxSLL2, 0}
 	rapid.Check(t, func(t *rapid.T) {

@@ -57,6 +57,7 @@ func unhex(tb testing.TB, s string) []byte {
 	return b
 }
 
+// Rule WI-17.
 func TestGolden(t *testing.T) {
 	for _, c := range golden {
 		t.Run(c.name, func(t *testing.T) {

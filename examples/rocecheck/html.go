@@ -135,8 +135,8 @@ func (c *checker) htmlFindings(b *bytes.Buffer) {
 			if len(g.texts) > 0 {
 				text = g.texts[0]
 			}
-			fmt.Fprintf(b, "<tr class=\"%s\"><td>%s</td><td>%s</td><td>%s</td><td class=\"n\">%d</td><td>%s</td><td>%s</td></tr>\n",
-				sev, sev, g.check.Rule(), html.EscapeString(text), g.n, html.EscapeString(c.where(g)),
+			fmt.Fprintf(b, "<tr class=\"%s\"><td>%s</td><td title=\"%s\">%s</td><td>%s</td><td class=\"n\">%d</td><td>%s</td><td>%s</td></tr>\n",
+				sev, sev, html.EscapeString(g.check.Rule().Title()), g.check.Rule(), html.EscapeString(text), g.n, html.EscapeString(c.where(g)),
 				html.EscapeString(strings.TrimPrefix(strings.TrimSpace(c.framesOf(g)), "frame ")))
 		}
 	}

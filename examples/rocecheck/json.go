@@ -12,6 +12,7 @@ type jsonFinding struct {
 	Type     string `json:"type"`
 	Severity string `json:"severity"`
 	Rule     string `json:"rule"`
+	Title    string `json:"title"`
 	Check    string `json:"check"`
 	File     string `json:"file,omitempty"`
 	Frame    uint64 `json:"frame"`
@@ -136,7 +137,7 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.0000
 func hex(v uint32) string { return fmt.Sprintf("0x%06x", v) }
 
 func (c *checker) writeFinding(f *conform.Finding) {
-	j := jsonFinding{Type: "finding", Severity: f.Severity.String(), Rule: f.Rule().String(), Check: f.Check.String(),
+	j := jsonFinding{Type: "finding", Severity: f.Severity.String(), Rule: f.Rule().String(), Title: f.Rule().Title(), Check: f.Check.String(),
 		Time: stamp(f.Time), PSN: uint32(f.PSN), Text: f.String()}
 	j.File, j.Frame = c.place(f.Frame)
 	_, j.Earlier = c.place(f.Earlier)

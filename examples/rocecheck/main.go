@@ -33,6 +33,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 type options struct {
 	json, all, join bool
+	explained       bool // a rule was printed: there is nothing else to do
 	html            string
 	qps             map[uint32]bool
 	cfg             conform.Config
@@ -54,6 +55,7 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs.StringVar(&rate, "rate", "", "")
 	fs.DurationVar(&o.cfg.MinTimeout, "timeout", 0, "")
 	fs.DurationVar(&o.cfg.MinCNPGap, "cnp-gap", 0, "")
+	fs.Func("explain", "", func(id string) error { return explain(stdout, &o, id) })
 
 	var err error
 	if o.files, err = input.Parse(fs, args); errors.Is(err, flag.ErrHelp) {
@@ -62,6 +64,9 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	} else if err != nil {
 		fmt.Fprintf(stderr, "rocecheck: %v; rocecheck -h lists the options\n", err)
 		return o, exitUsage, false
+	}
+	if o.explained {
+		return o, exitGood, false
 	}
 	o.cfg.UDPPort = uint16(port)
 	bad := func(format string, args ...any) (options, int, bool) {

@@ -171,6 +171,9 @@ func (c *checker) writeText() {
 				break
 			}
 			p("  %s  %s  %d x  %s%s\n", c.paint(colourOf(sev), pad(g.check.Rule().String(), 10)), pad(g.check.String(), 18), g.n, c.where(g), c.framesOf(g))
+			if sev != conform.Event {
+				p("      rule: %s\n", g.check.Rule().Title())
+			}
 			texts := g.texts
 			if sev == conform.Event && !c.all {
 				texts = texts[:min(1, len(texts))]

@@ -80,6 +80,7 @@ func TestText(t *testing.T) {
 	for _, want := range []string{
 		"2 rules are broken, 3 times.\n21 frames, 14 of them RoCE, 2 flows",
 		"RS-15       read-opcode         1 x  192.0.2.1 -> 192.0.2.2 QP 0x000011  frame 19\n" +
+			"      rule: READ responses follow the PSNs of the request, each of the right size\n" +
 			"      the response at PSN 6636326 should be RC_RDMA_READ_RESPONSE_FIRST, is RC_RDMA_READ_RESPONSE_MIDDLE\n",
 		"RS-09       rnr-answered        2 x  192.0.2.1 -> 192.0.2.2 QP 0x000011  frame 12, 21\n",
 		"What to look at\n  - READ responses",

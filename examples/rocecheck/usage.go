@@ -1,6 +1,7 @@
 package main
 
 const usage = `usage: rocecheck [-json] [-html FILE] [options] FILE...
+       rocecheck -explain RULE
 
 Judges the RoCE traffic in pcap and pcapng files, gzip'ed or not: which rules of
 the transport and the wire format the devices broke, what happened (losses,
@@ -20,15 +21,17 @@ connection. Each file is judged for itself. FILE - is standard input.
   -timeout D     shortest acknowledgement time-out in use (default 10ms); what is
                  sent again sooner was not sent again by a timer
   -cnp-gap D     least time between CNPs of a flow (default 4us)
+  -explain RULE  print what a rule says, where it comes from, how sure that is,
+                 and what tests hold it, such as RS-13 or ICRC; no FILE is needed
   -h             this text
 
 A breach is a broken rule. A note is a deviation that harms nobody who keeps the
 rules, or one that a loss by the capture would explain. An event is what a
 working network does too.
 
-A JSON line has a type. "finding": severity, rule, check, file, frame (0 for what
-only the end shows), earlier (a frame that it depends on), time, src, dst, qp,
-peer_qp, psn, text. "flow", one for each direction: src, dst, qp, peer_qp,
+A JSON line has a type. "finding": severity, rule, title (of the rule), check,
+file, frame (0 for what only the end shows), earlier (a frame that it depends
+on), time, src, dst, qp, peer_qp, psn, text. "flow", one for each direction: src, dst, qp, peer_qp,
 service, mtu, and the metrics, durations in nanoseconds. "qp", one for each QP:
 addr, qp, peer_addr, peer_qp, and what it sent (_tx) and received (_rx).
 "pause": priority, frames, resume, time. "total": files, all_frames, roce_frames,

@@ -6,7 +6,7 @@ import "encoding/binary"
 const PathSize = 44
 
 // Path is one of the two paths, primary and alternate, of REQ. LIDs mean
-// nothing in RoCE (CA17-34): RDMA-CM sends 0xFFFF in the primary path.
+// nothing in RoCE (Annex A17): RDMA-CM sends 0xFFFF in the primary path.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1

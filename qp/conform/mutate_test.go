@@ -77,6 +77,7 @@ var faults = []fault{
 	{"CNPs 1 us apart", "rc-mixed", conform.CNPTooOften, func(tp *tape) {
 		tp.insert(20, us, cnp(nil)).insert(21, us, cnp(nil))
 	}},
+	// Rule CA17-44.
 	{"marks without CNPs", "rc-mixed", conform.ECNUnanswered, func(tp *tape) {
 		tp.all(func(n int, f ff) bool { f.TrafficClass |= 3; return n == 13 || n == 14 || n == 15 })
 	}},

@@ -1,0 +1,10 @@
+package bth
+
+import _ "embed"
+
+//go:embed RULES.md
+var rules string
+
+// Rules returns RULES.md, the rules of the wire by number: what comments cite as
+// WI-9. Package qp/rules takes it apart.
+func Rules() string { return rules }
