@@ -31,12 +31,12 @@ working network does too.
 
 A JSON line has a type. "finding": severity, rule, title (of the rule), check,
 file, frame (0 for what only the end shows), earlier (a frame that it depends
-on), time, src, dst, qp, peer_qp, psn, text. "flow", one for each direction: src, dst, qp, peer_qp,
-service, mtu, and the metrics, durations in nanoseconds. "qp", one for each QP:
-addr, qp, peer_addr, peer_qp, and what it sent (_tx) and received (_rx).
-"pause": priority, frames, resume, time. "total": files, all_frames, roce_frames,
-breaches, notes, events, flows, and the metrics of all flows. QP numbers are
-"0x..." strings.
+on), time, src, dst, qp, peer_qp, psn, text. "flow", one for each direction:
+src, dst, qp, peer_qp, service, mtu, and the metrics, durations in nanoseconds.
+"qp", one for each QP: addr, qp, peer_addr, peer_qp, and what it sent (_tx) and
+received (_rx). "pause": priority, frames, resume, time. "total": files,
+all_frames, roce_frames, breaches, notes, events, flows, and the metrics of all
+flows. QP numbers are "0x..." strings.
 
 Metrics have the names of the Open Traffic Generator's RoCE v2 metrics where it
 has one: data_frames, data_frames_retransmitted, frame_sequence_error, ack, nak,
