@@ -121,7 +121,7 @@ func newNode(t testing.TB, i int) *node {
 
 func (n *node) connect(q *softnic.QP, typ qp.Type, gid [16]byte, access qp.Access) {
 	a := qp.Attr{
-		PKey: 0xffff, QKey: qkey, Access: access, PathMTU: 1024, DestQPN: q.Num(), AH: qp.AddressHandle{GID: gid},
+		PKey: 0xffff, QKey: qkey, Access: access, PathMTU: 1024, DestQPN: q.Num(), AH: qp.AHAttr{GID: gid},
 		RQPSN: firstPSN, SQPSN: firstPSN, MaxDestRdAtomic: 4, MaxRdAtomic: 4, MinRNRTimer: 12,
 		Timeout: 14, RetryCnt: 5, RNRRetry: 5,
 	}

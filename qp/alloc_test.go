@@ -107,20 +107,24 @@ func TestAllocsCalls(t *testing.T) {
 	a := qp.Attr{State: qp.SQD}
 	back := qp.Attr{State: qp.RTS}
 	for name, f := range map[string]func(){
-		"PostSend":               func() { _ = q.PostSend(j.now, &wr) },
-		"PostSend refused":       func() { _ = q.PostSend(j.now, &odd) },
-		"PostRecv":               func() { _ = q.PostRecv(&qp.RecvWR{}) },
-		"HandlePacket bad":       func() { q.HandlePacket(j.now, bad) },
-		"HandlePacket ahead":     func() { q.HandlePacket(j.now, ahead) },
-		"HandleDatagram refused": func() { q.HandleDatagram(j.now, bad, &grh) },
-		"NextPacket":             func() { q.NextPacket(j.now, &out) },
-		"NextCompletion":         func() { q.NextCompletion(&c) },
-		"NextEvent":              func() { q.NextEvent(&e) },
-		"Tick":                   func() { q.Tick(j.now.Add(time.Hour)) },
-		"Deadline":               func() { q.Deadline() },
-		"Modify":                 func() { _ = q.Modify(j.now, &a, qp.AttrState); _ = q.Modify(j.now, &back, qp.AttrState) },
-		"Remote":                 func() { j.regs[0].Remote(0, 1, j.keys[0], joinedAddr, 8, qp.RemoteRead) },
-		"Remote refused":         func() { j.regs[0].Remote(0, 1, 7, joinedAddr, 8, qp.RemoteRead) },
+		"PostSend":           func() { _ = q.PostSend(j.now, &wr) },
+		"PostSend refused":   func() { _ = q.PostSend(j.now, &odd) },
+		"PostRecv":           func() { _ = q.PostRecv(&qp.RecvWR{}) },
+		"HandlePacket bad":   func() { q.HandlePacket(j.now, bad, nil) },
+		"HandlePacket ahead": func() { q.HandlePacket(j.now, ahead, nil) },
+		"HandlePacket of UD": func() { q.HandlePacket(j.now, bad, &grh) },
+		"NextPacket":         func() { q.NextPacket(j.now, &out) },
+		"NextCompletion":     func() { q.NextCompletion(&c) },
+		"NextEvent":          func() { q.NextEvent(&e) },
+		"Tick":               func() { q.Tick(j.now.Add(time.Hour)) },
+		"Deadline":           func() { q.Deadline() },
+		"Modify":             func() { _ = q.Modify(j.now, &a, qp.AttrState); _ = q.Modify(j.now, &back, qp.AttrState) },
+		"Remote": func() {
+			j.regs[0].Remote(qp.RemoteAccess{PD: 0, QPN: 1, RKey: j.keys[0], VA: joinedAddr, Len: 8, Right: qp.RemoteRead})
+		},
+		"Remote refused": func() {
+			j.regs[0].Remote(qp.RemoteAccess{PD: 0, QPN: 1, RKey: 7, VA: joinedAddr, Len: 8, Right: qp.RemoteRead})
+		},
 		"Register": func() {
 			k, _ := j.regs[0].Register(qp.Region{})
 			_ = j.regs[0].Deregister(k)

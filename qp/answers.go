@@ -24,7 +24,7 @@ func (r *Requester) HandlePacket(now time.Time, p *bth.Packet) Verdict {
 
 // admit makes the checks of rule RS-01 that come before everything else.
 func admit(p *bth.Packet, t Type, qpn uint32, pkey uint16) Verdict {
-	if p.TVer != 0 || p.DestQP != qpn || p.Opcode.Service() != service(t) || !p.Opcode.Known() ||
+	if p.TVer != 0 || p.DestQP != qpn && (t != UD || p.DestQP != MulticastQPN) || p.Opcode.Service() != service(t) || !p.Opcode.Known() ||
 		!bth.PKeyMatch(p.PKey, pkey) {
 		return Invalid
 	}

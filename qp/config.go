@@ -23,6 +23,8 @@ var (
 	ErrState = errors.New("qp: not in this state")
 	// ErrOp means that this kind of QP has no such operation.
 	ErrOp = errors.New("qp: operation not available on this kind of QP")
+	// ErrNoAH means a datagram without an address handle.
+	ErrNoAH = errors.New("qp: datagram without an address handle (SendWR.AH is nil)")
 	// ErrLength means that a message is too long, or local memory too short for
 	// the result.
 	ErrLength = errors.New("qp: length out of range")
@@ -106,7 +108,7 @@ type Attr struct {
 
 	PathMTU int // payload bytes: 256, 512, 1024, 2048 or 4096
 	DestQPN uint32
-	AH      AddressHandle // carried, not looked at: zero will do without a port
+	AH      AHAttr // carried, not looked at: zero will do without a port
 
 	RQPSN           psn.PSN // first PSN expected
 	MaxDestRdAtomic int     // READs and ATOMICs the peer may have outstanding here

@@ -93,19 +93,9 @@ func (r *Responder) ucWrite(p *bth.Packet) Verdict {
 	return v
 }
 
-// HandleDatagram takes a UD packet, with the 40 bytes of its GRH area (rules
-// UD-1, UD-3, UD-4). Whether a multicast packet's address is multicast, and which
-// QPs are attached to it, is for the caller to know.
-func (r *Responder) HandleDatagram(p *bth.Packet, grh *[GRHSize]byte) Verdict {
-	r.c.RxPackets++
-	if p.TVer != 0 || p.DestQP != r.qpn && p.DestQP != MulticastQPN ||
-		p.Opcode.Service() != bth.UD || !p.Opcode.Known() || !bth.PKeyMatch(p.PKey, r.pkey) {
-		r.c.Invalid++
-		return Invalid
-	}
-	return r.handleUD(p, grh)
-}
-
+// handleUD takes a UD packet that was admitted (rules UD-1, UD-3, UD-4). Whether a
+// multicast packet's address is multicast, and which QPs are attached to it, is for
+// the caller to know.
 func (r *Responder) handleUD(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	switch {
 	case r.mode == idle || r.mode == broken:
@@ -129,6 +119,9 @@ func (r *Responder) handleUD(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 		// The receive waits for a datagram that fits.
 		r.c.RespLocalLengthError++
 		return NoReceive
+	}
+	if grh == nil {
+		grh = new([GRHSize]byte)
 	}
 	buf.put(0, grh[:])
 	buf.put(GRHSize, p.Payload)

@@ -47,7 +47,7 @@ func exchange(now time.Time, a, b *qp.QP, drop func(*qp.Outgoing) bool) {
 			for way[0].NextPacket(now, &out) {
 				moved = true
 				if drop == nil || !drop(&out) {
-					way[1].HandlePacket(now, &out.Packet)
+					way[1].HandlePacket(now, &out.Packet, nil)
 				}
 			}
 		}

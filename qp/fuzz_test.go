@@ -263,11 +263,7 @@ func (h *fuzzHost) readable(b []byte) bool {
 
 func (f *fuzzer) deliver(i int, p *bth.Packet) {
 	q := f.hosts[i].q
-	if f.hosts[i].typ == qp.UD && p.Opcode.Service() == bth.UD {
-		q.HandleDatagram(f.now, p, &f.grh)
-	} else {
-		q.HandlePacket(f.now, p)
-	}
+	q.HandlePacket(f.now, p, &f.grh)
 	f.drain(i)
 }
 

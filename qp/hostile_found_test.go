@@ -73,7 +73,7 @@ func TestFoundDrainAsks(t *testing.T) {
 	require.True(t, out.Retransmission)
 	require.True(t, out.Packet.AckReq)
 	require.False(t, q.NextPacket(foundStart, &out))
-	q.HandlePacket(foundStart, foundAck(0, aeth.AckSyndrome(aeth.NoCredits), 1))
+	q.HandlePacket(foundStart, foundAck(0, aeth.AckSyndrome(aeth.NoCredits), 1), nil)
 	var ev qp.Event
 	require.True(t, q.NextEvent(&ev))
 	require.Equal(t, qp.EventSQDrained, ev)
@@ -102,12 +102,12 @@ func foundResponder(t *testing.T) (*qp.Responder, *qp.Regions, uint32) {
 func TestFoundReplayHoldsNoSlot(t *testing.T) {
 	r, _, key := foundResponder(t)
 	var out qp.Outgoing
-	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(10, key)))
+	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(10, key), nil))
 	for range 2 {
 		require.True(t, r.NextPacket(&out))
 	}
-	require.Equal(t, qp.Duplicate, r.HandlePacket(foundRead(10, key)))
-	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(12, key)))
+	require.Equal(t, qp.Duplicate, r.HandlePacket(foundRead(10, key), nil))
+	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(12, key), nil))
 	for i := range 2 {
 		require.True(t, r.NextPacket(&out))
 		require.EqualValues(t, 12+i, out.Packet.PSN)
@@ -120,23 +120,23 @@ func TestFoundReplayHoldsNoSlot(t *testing.T) {
 func TestFoundDuplicateOfWithdrawnRead(t *testing.T) {
 	r, regs, key := foundResponder(t)
 	var out qp.Outgoing
-	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(10, key)))
+	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(10, key), nil))
 	for range 2 {
 		require.True(t, r.NextPacket(&out))
 	}
 	require.NoError(t, regs.Deregister(key))
-	require.Equal(t, qp.Duplicate, r.HandlePacket(foundRead(10, key)))
+	require.Equal(t, qp.Duplicate, r.HandlePacket(foundRead(10, key), nil))
 	require.True(t, r.NextPacket(&out))
 	require.EqualValues(t, 10, out.Packet.PSN)
 	require.Equal(t, aeth.NakSyndrome(aeth.NakRemoteAccessError), out.Packet.AETH.Syndrome)
 	require.False(t, r.Err())
 
 	r, regs, key = foundResponder(t)
-	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(10, key)))
+	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(10, key), nil))
 	for range 2 {
 		require.True(t, r.NextPacket(&out))
 	}
-	require.Equal(t, qp.Duplicate, r.HandlePacket(foundRead(10, key)))
+	require.Equal(t, qp.Duplicate, r.HandlePacket(foundRead(10, key), nil))
 	require.True(t, r.NextPacket(&out))
 	require.NoError(t, regs.Deregister(key)) // in the middle of the second answer
 	require.True(t, r.NextPacket(&out))
@@ -146,7 +146,7 @@ func TestFoundDuplicateOfWithdrawnRead(t *testing.T) {
 	require.False(t, r.Err())
 
 	r, regs, key = foundResponder(t)
-	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(10, key)))
+	require.Equal(t, qp.Accepted, r.HandlePacket(foundRead(10, key), nil))
 	require.True(t, r.NextPacket(&out))
 	require.NoError(t, regs.Deregister(key))
 	require.True(t, r.NextPacket(&out))

@@ -141,7 +141,7 @@ func (w *hostileWorld) deliver(f flying) {
 		w.logf("%v < dropped: %v", e, err)
 		return
 	}
-	v := e.q.HandlePacket(w.time(), &w.f.Packet)
+	v := e.q.HandlePacket(w.time(), &w.f.Packet, nil)
 	w.mix(5, uint64(w.now), uint64(v))
 	if w.trace != nil {
 		w.logf("%v < %v PSN %v: %v", e, w.f.Packet.Opcode, w.f.Packet.PSN, v)

@@ -302,7 +302,8 @@ func (e *hostileEnd) bringUp() {
 
 func (e *hostileEnd) bind() {
 	if e.window != 0 {
-		k, err := e.host.regs.Bind(e.window, e.rkey, e.addr, uint32(len(e.region)), qp.RemoteRead|qp.RemoteWrite|qp.FlushGlobal, e.q.Num())
+		k, err := e.host.regs.Bind(qp.Binding{Window: e.window, Region: e.rkey, VA: e.addr, Len: uint32(len(e.region)),
+			Access: qp.RemoteRead | qp.RemoteWrite | qp.FlushGlobal, QPN: e.q.Num()})
 		if err != nil {
 			e.w.fail("bind: %v", err)
 		}

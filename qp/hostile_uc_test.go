@@ -79,13 +79,13 @@ func TestHostileUC(t *testing.T) {
 					p.Payload = bytes.Clone(p.Payload)
 					late = append(late, p)
 				case n < 6 && !lossOnly:
-					qs[1].HandlePacket(foundStart, &out.Packet)
+					qs[1].HandlePacket(foundStart, &out.Packet, nil)
 					fallthrough
 				default:
-					qs[1].HandlePacket(foundStart, &out.Packet)
+					qs[1].HandlePacket(foundStart, &out.Packet, nil)
 				}
 				if len(late) > 0 && rng.IntN(3) == 0 {
-					qs[1].HandlePacket(foundStart.Add(time.Second), &late[0])
+					qs[1].HandlePacket(foundStart.Add(time.Second), &late[0], nil)
 					late = late[1:]
 				}
 				take()

@@ -73,7 +73,7 @@ func (j *joined) carry(i int) bool {
 			return false
 		}
 		if j.packets++; j.drop == 0 || j.packets%j.drop != 0 {
-			j.q[1-i].HandlePacket(j.now, &j.out.Packet)
+			j.q[1-i].HandlePacket(j.now, &j.out.Packet, nil)
 		}
 		return true
 	}
@@ -86,7 +86,7 @@ func (j *joined) carry(i int) bool {
 		if j.g.Decode(frame.Ethernet, j.buf) != nil || j.g.CheckICRC() != frame.ICRCGood {
 			panic("a frame of our own is not good")
 		}
-		j.q[1-i].HandlePacket(j.now, &j.g.Packet)
+		j.q[1-i].HandlePacket(j.now, &j.g.Packet, nil)
 	}
 	return true
 }

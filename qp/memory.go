@@ -23,16 +23,26 @@ type PD uint32
 // handled and made, must not block, and must not keep or return more than they
 // are asked for. [Regions] is one.
 type Memory interface {
-	// Remote returns the n bytes at va of the region or window that rkey names,
-	// or false when it does not exist or is disabled, belongs to another
+	// Remote returns the a.Len bytes at a.VA of the region or window that a.RKey
+	// names, or false when it does not exist or is disabled, belongs to another
 	// protection domain or QP, does not grant the right, or does not hold the
-	// whole range. With n = 0 the range is not looked at. The responder writes to
-	// the slice before its call returns, or reads it until the caller has
-	// encoded the packet that it made.
-	Remote(pd PD, qpn, rkey uint32, va uint64, n uint32, right Access) ([]byte, bool)
-	// Invalidate takes rkey away, as a SEND with invalidate asks, or returns
-	// false where it may not be.
-	Invalidate(pd PD, qpn, rkey uint32) bool
+	// whole range. With a.Len = 0 the range is not looked at. The responder writes
+	// to the slice before its call returns, or reads it until the caller has
+	// encoded the packet that it built.
+	Remote(a RemoteAccess) ([]byte, bool)
+	// Invalidate takes a.RKey away, as a SEND with invalidate asks, or returns
+	// false where it may not be. Only PD, QPN and RKey of a are set.
+	Invalidate(a RemoteAccess) bool
+}
+
+// RemoteAccess is what a request of a peer asks of a [Memory].
+type RemoteAccess struct {
+	PD    PD     // of the QP that received the request
+	QPN   uint32 // of the QP that received the request
+	RKey  uint32 // as the request names it
+	VA    uint64 // first byte, a virtual address
+	Len   uint32 // bytes
+	Right Access // what the operation needs
 }
 
 // Flusher is implemented by a Memory that has something to do on FLUSH. Others

@@ -150,7 +150,7 @@ func TestPaced(t *testing.T) {
 			case r < 12:
 				_ = e.q.PostRecv(&qp.RecvWR{Local: make([]byte, 1600)}) // full is fine
 			case r < 24:
-				if r == 12 && !e.q.NextAcknowledge(&out) || r != 12 && !e.q.NextPacket(now, &out) {
+				if r == 12 && !e.q.NextPacketOf(now, qp.PendingAck, &out) || r != 12 && !e.q.NextPacket(now, &out) {
 					break
 				}
 				p := out.Packet
@@ -167,7 +167,7 @@ func TestPaced(t *testing.T) {
 					if rng.Float64() < faults {
 						k = rng.IntN(n)
 					}
-					e.q.HandlePacket(now, &e.inbox[k])
+					e.q.HandlePacket(now, &e.inbox[k], nil)
 					e.inbox = append(e.inbox[:k], e.inbox[k+1:]...)
 				}
 			case r < 39:

@@ -72,12 +72,11 @@ func (q *QP) Type() Type { return q.req.typ }
 // State returns the QP's state.
 func (q *QP) State() State { return q.attr.State }
 
-// Attr returns the attributes as they were set, and the state (ibv_query_qp). The
-// caller must not change it.
-func (q *QP) Attr() *Attr { return &q.attr }
+// Attr returns the attributes as they were set, and the state (ibv_query_qp).
+func (q *QP) Attr() Attr { return q.attr }
 
 // Counters returns what was counted since the QP was made.
-func (q *QP) Counters() *Counters { return &q.counters }
+func (q *QP) Counters() Counters { return q.counters }
 
 // Outstanding returns the number of sends that are not complete.
 func (q *QP) Outstanding() int { return q.req.Outstanding() }
@@ -219,8 +218,10 @@ func (q *QP) PostRecv(wr *RecvWR) error {
 	return q.resp.PostRecv(wr)
 }
 
-// HandlePacket takes a packet of a connected QP. Nothing of p is kept.
-func (q *QP) HandlePacket(now time.Time, p *bth.Packet) Verdict {
+// HandlePacket takes a packet. grh is the area that precedes a datagram in memory:
+// a GRH, or for IPv4 20 unspecified bytes and the IPv4 header. Only UD looks at it;
+// nil leaves the area zero. Nothing of p and grh is kept.
+func (q *QP) HandlePacket(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	t := q.req.clock.At(now)
 	q.counters.RxPackets++
 	if p.Opcode == bth.CNP {
@@ -240,32 +241,16 @@ func (q *QP) HandlePacket(now time.Time, p *bth.Packet) Verdict {
 		return v
 	}
 	var v Verdict
-	if p.Opcode.Class() == bth.Response && q.req.typ != XRCRecv {
+	if q.req.typ == UD {
+		v = q.resp.handleUD(p, grh)
+	} else if p.Opcode.Class() == bth.Response && q.req.typ != XRCRecv {
 		v = q.req.handle(t, p)
-	} else if q.req.typ == XRCSend || q.req.typ == UD {
+	} else if q.req.typ == XRCSend {
 		q.counters.WrongSide++
 		v = WrongSide
 	} else {
 		v = q.resp.handle(p)
 	}
-	q.after()
-	return v
-}
-
-// HandleDatagram takes a packet of a UD QP, and the bytes of its GRH area, which
-// must not be nil: see [Responder.HandleDatagram].
-func (q *QP) HandleDatagram(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verdict {
-	if q.req.typ != UD {
-		q.counters.Invalid++
-		return Invalid
-	}
-	q.req.clock.At(now)
-	if q.attr.State < RTR || q.attr.State == Error {
-		q.counters.RxPackets++
-		q.counters.Inactive++ // rules RS-18, RS-19
-		return Inactive
-	}
-	v := q.resp.HandleDatagram(p, grh)
 	q.after()
 	return v
 }
@@ -312,10 +297,66 @@ func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
 	return true
 }
 
-// NextAcknowledge is NextPacket for nothing but an acknowledgement or a NAK that is
-// due now: what a pacer that holds back data lets through.
-func (q *QP) NextAcknowledge(out *Outgoing) bool {
-	return q.resp.pending == 0 && q.resp.NextPacket(out)
+// NextPacketOf is NextPacket for the kinds of packets in of alone. A pacer that
+// holds back data lets acknowledgements through with PendingAck: one is built only
+// where no response that it must follow is due (rule RS-14).
+func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {
+	if of&PendingPacket == PendingPacket {
+		return q.NextPacket(now, out)
+	}
+	if of&PendingResponse != 0 && q.resp.pending != 0 || of&PendingAck != 0 && q.resp.pending == 0 {
+		if q.resp.NextPacket(out) {
+			q.after()
+			return true
+		}
+	}
+	if of&PendingRequest == 0 || !q.req.nextPacket(q.req.clock.At(now), out) {
+		return false
+	}
+	if q.attr.State == SQD {
+		q.after()
+	}
+	return true
+}
+
+// Pending is a set of things that a QP has for its caller.
+type Pending uint8
+
+// What may be pending.
+const (
+	PendingRequest        Pending = 1 << iota // a request to send, now or after an RNR wait
+	PendingResponse                           // a READ response or atomic acknowledgement to send
+	PendingAck                                // an acknowledgement or a NAK to send
+	PendingSendCompletion                     // NextSendCompletion may give one
+	PendingRecvCompletion                     // NextRecvCompletion may give one
+	PendingEvent                              // NextEvent gives one
+
+	PendingPacket = PendingRequest | PendingResponse | PendingAck
+)
+
+// Pending returns those things of the set of that the QP has for its caller. It
+// spares whoever drives many QPs from asking each for everything after each call.
+func (q *QP) Pending(of Pending) Pending {
+	var p Pending
+	if of&PendingRequest != 0 && q.req.sendable() != nil {
+		p |= PendingRequest
+	}
+	if q.resp.pending != 0 {
+		p |= PendingResponse
+	}
+	if q.resp.hasNak || q.resp.hasAck {
+		p |= PendingAck
+	}
+	if q.req.head != q.req.done {
+		p |= PendingSendCompletion
+	}
+	if q.resp.compHead != q.resp.compTail || q.resp.mode == broken {
+		p |= PendingRecvCompletion
+	}
+	if q.events != 0 {
+		p |= PendingEvent
+	}
+	return p & of
 }
 
 // NextAH returns the address handle of the datagram that NextPacket would make
@@ -328,27 +369,6 @@ func (q *QP) NextAH() *AddressHandle {
 	}
 	return nil
 }
-
-// HasPacket reports whether NextPacket would make a packet, but for an RNR wait.
-func (q *QP) HasPacket() bool {
-	r := &q.resp
-	return r.pending != 0 || r.hasNak || r.hasAck || q.req.sendable() != nil
-}
-
-// HasAnswer reports whether an answer to the peer is due: an acknowledgement, a NAK
-// or a response.
-func (q *QP) HasAnswer() bool { return q.resp.pending != 0 || q.resp.hasNak || q.resp.hasAck }
-
-// HasSendCompletion reports whether NextSendCompletion may give a completion.
-func (q *QP) HasSendCompletion() bool { return q.req.head != q.req.done }
-
-// HasRecvCompletion reports whether NextRecvCompletion may give a completion.
-func (q *QP) HasRecvCompletion() bool {
-	return q.resp.compHead != q.resp.compTail || q.resp.mode == broken
-}
-
-// HasEvent reports whether NextEvent would give an event.
-func (q *QP) HasEvent() bool { return q.events != 0 }
 
 // NextSendCompletion takes a completion of the send queue: see NextCompletion.
 func (q *QP) NextSendCompletion(c *Completion) bool { return q.req.NextCompletion(c) }

@@ -156,29 +156,39 @@ func (t *Regions) AllocWindow(pd PD) (rkey uint32, err error) {
 	return rkey, nil
 }
 
-// Bind binds the window rkey to n bytes at va of the region mr for the QP qpn
-// (type 2B: no other QP can use it), and returns the window's new key: the old
-// one is dead. A window that is bound must be invalidated first.
-func (t *Regions) Bind(rkey, mr uint32, va uint64, n uint32, access Access, qpn uint32) (newKey uint32, err error) {
-	w, r := t.lookup(rkey), t.lookup(mr)
+// Binding says to what a window is bound, and for whom.
+type Binding struct {
+	Window uint32 // key of the window
+	Region uint32 // key of the region
+	VA     uint64 // first byte, an address of the region
+	Len    uint32 // bytes
+	Access Access // what the window grants
+	QPN    uint32 // the only QP that may use it (type 2B)
+}
+
+// Bind binds a window and returns its new key: the old one is dead. A window that
+// is bound must be invalidated first.
+func (t *Regions) Bind(b Binding) (rkey uint32, err error) {
+	w, r := t.lookup(b.Window), t.lookup(b.Region)
 	if w == nil || r == nil {
 		return 0, ErrNoRegion
 	}
 	if w.kind != slotWindowFree || r.kind != slotRegion || w.pd != r.pd ||
-		r.access&MWBind == 0 || access&^(r.access|ZeroBased) != 0 {
+		r.access&MWBind == 0 || b.Access&^(r.access|ZeroBased) != 0 {
 		return 0, ErrBind
 	}
-	off, ok := r.offset(va, uint64(n))
+	n := uint64(b.Len)
+	off, ok := r.offset(b.VA, n)
 	if !ok {
 		return 0, ErrBind
 	}
-	w.kind, w.parent, w.age, w.qpn, w.access = slotWindow, mr, r.turn, qpn, access
-	w.data, w.addr = r.data[off:off+uint64(n):off+uint64(n)], va
-	if access&ZeroBased != 0 {
+	w.kind, w.parent, w.age, w.qpn, w.access = slotWindow, b.Region, r.turn, b.QPN, b.Access
+	w.data, w.addr = r.data[off:off+n:off+n], b.VA
+	if b.Access&ZeroBased != 0 {
 		w.addr = 0
 	}
 	w.key++
-	return rkey&^0xff | uint32(w.key), nil
+	return b.Window&^0xff | uint32(w.key), nil
 }
 
 // offset returns where va lies in s, when all n bytes there do. No sum here can
@@ -195,40 +205,41 @@ func (s *regionSlot) offset(va, n uint64) (uint64, bool) {
 }
 
 // Remote implements [Memory].
-func (t *Regions) Remote(pd PD, qpn, rkey uint32, va uint64, n uint32, right Access) ([]byte, bool) {
-	s := t.lookup(rkey)
-	if s == nil || s.pd != pd || s.access&right != right {
+func (t *Regions) Remote(a RemoteAccess) ([]byte, bool) {
+	s := t.lookup(a.RKey)
+	if s == nil || s.pd != a.PD || s.access&a.Right != a.Right {
 		return nil, false
 	}
 	switch s.kind {
 	case slotRegion:
 	case slotWindow:
-		// The region's key may have come round: its turn has not.
-		if r := t.lookup(s.parent); s.qpn != qpn || r == nil || r.turn != s.age {
+		// The slot may have been reused under the same 8-bit key; turn counts
+		// every reuse.
+		if r := t.lookup(s.parent); s.qpn != a.QPN || r == nil || r.turn != s.age {
 			return nil, false
 		}
 	default:
 		return nil, false
 	}
-	if n == 0 {
+	if a.Len == 0 {
 		return nil, true
 	}
-	off, ok := s.offset(va, uint64(n))
+	off, ok := s.offset(a.VA, uint64(a.Len))
 	if !ok {
 		return nil, false
 	}
-	end := off + uint64(n)
+	end := off + uint64(a.Len)
 	return s.data[off:end:end], true
 }
 
 // Invalidate implements [Memory]: a peer may invalidate a window that is bound
 // to this QP, and nothing else. The window stays allocated, to be bound again.
-func (t *Regions) Invalidate(pd PD, qpn, rkey uint32) bool {
-	s := t.lookup(rkey)
-	if s == nil || s.kind != slotWindow || s.pd != pd || s.qpn != qpn {
+func (t *Regions) Invalidate(a RemoteAccess) bool {
+	s := t.lookup(a.RKey)
+	if s == nil || s.kind != slotWindow || s.pd != a.PD || s.qpn != a.QPN {
 		return false
 	}
-	*s = regionSlot{kind: slotWindowFree, pd: pd, key: s.key, turn: s.turn}
+	*s = regionSlot{kind: slotWindowFree, pd: s.pd, key: s.key, turn: s.turn}
 	return true
 }
 
@@ -238,6 +249,6 @@ func (t *Regions) InvalidateLocal(rkey uint32) error {
 	if s == nil || s.kind != slotWindow {
 		return ErrNoRegion
 	}
-	t.Invalidate(s.pd, s.qpn, rkey)
+	t.Invalidate(RemoteAccess{PD: s.pd, QPN: s.qpn, RKey: rkey})
 	return nil
 }

@@ -23,7 +23,7 @@ func TestRegionAccess(t *testing.T) {
 	require.NoError(t, err)
 
 	get := func(pd qp.PD, key uint32, va uint64, n uint32, right qp.Access) string {
-		b, ok := m.Remote(pd, 1, key, va, n, right)
+		b, ok := m.Remote(qp.RemoteAccess{PD: pd, QPN: 1, RKey: key, VA: va, Len: n, Right: right})
 		if !ok {
 			require.Nil(t, b)
 			return "refused"
@@ -64,18 +64,18 @@ func TestRegionAtTheTop(t *testing.T) {
 	key, err := m.Register(qp.Region{Data: data, Addr: top - 15, Access: qp.RemoteRead})
 	require.NoError(t, err)
 	for off := range uint64(17) {
-		_, ok := m.Remote(0, 0, key, top-15+off, 1, qp.RemoteRead)
+		_, ok := m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: top - 15 + off, Len: 1, Right: qp.RemoteRead})
 		require.Equal(t, off < 16, ok, off)
-		_, ok = m.Remote(0, 0, key, top-15+off, uint32(17-off), qp.RemoteRead)
+		_, ok = m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: top - 15 + off, Len: uint32(17 - off), Right: qp.RemoteRead})
 		require.False(t, ok)
 	}
 	key, err = m.Register(qp.Region{Data: data, Addr: top - 16, Access: qp.RemoteRead})
 	require.NoError(t, err)
-	_, ok := m.Remote(0, 0, key, top-16, 16, qp.RemoteRead)
+	_, ok := m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: top - 16, Len: 16, Right: qp.RemoteRead})
 	require.True(t, ok)
-	_, ok = m.Remote(0, 0, key, top-15, 16, qp.RemoteRead)
+	_, ok = m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: top - 15, Len: 16, Right: qp.RemoteRead})
 	require.False(t, ok)
-	_, ok = m.Remote(0, 0, key, top, 1, qp.RemoteRead)
+	_, ok = m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: top, Len: 1, Right: qp.RemoteRead})
 	require.False(t, ok)
 	// One that would wrap is none.
 	_, err = m.Register(qp.Region{Data: data, Addr: top - 14})
@@ -85,11 +85,11 @@ func TestRegionAtTheTop(t *testing.T) {
 	// Zero-based, the address does not matter.
 	key, err = m.Register(qp.Region{Data: data, Addr: top, Access: qp.RemoteRead | qp.ZeroBased})
 	require.NoError(t, err)
-	_, ok = m.Remote(0, 0, key, 0, 16, qp.RemoteRead)
+	_, ok = m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: 0, Len: 16, Right: qp.RemoteRead})
 	require.True(t, ok)
-	_, ok = m.Remote(0, 0, key, top, 1, qp.RemoteRead)
+	_, ok = m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: top, Len: 1, Right: qp.RemoteRead})
 	require.False(t, ok)
-	_, ok = m.Remote(0, 0, key, 1, 16, qp.RemoteRead)
+	_, ok = m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: 1, Len: 16, Right: qp.RemoteRead})
 	require.False(t, ok)
 }
 
@@ -108,7 +108,7 @@ func TestKeyReuse(t *testing.T) {
 			seen[key] = true
 			require.NoError(t, m.Deregister(key))
 			require.ErrorIs(t, m.Deregister(key), qp.ErrNoRegion)
-			_, ok := m.Remote(0, 0, key, 0, 0, 0)
+			_, ok := m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: 0, Len: 0, Right: 0})
 			require.False(t, ok)
 		}
 		// All but one in use: the free one goes round.
@@ -146,18 +146,18 @@ func TestWindows(t *testing.T) {
 	w, err := m.AllocWindow(1)
 	require.NoError(t, err)
 	usable := func(qpn, key uint32, va uint64, n uint32, right qp.Access) bool {
-		_, ok := m.Remote(1, qpn, key, va, n, right)
+		_, ok := m.Remote(qp.RemoteAccess{PD: 1, QPN: qpn, RKey: key, VA: va, Len: n, Right: right})
 		return ok
 	}
 	require.False(t, usable(7, w, 0x1000, 1, 0), "not bound yet")
-	require.False(t, m.Invalidate(1, 7, w), "not bound yet")
+	require.False(t, m.Invalidate(qp.RemoteAccess{PD: 1, QPN: 7, RKey: w}), "not bound yet")
 
-	bound, err := m.Bind(w, mr, 0x1004, 4, qp.RemoteRead, 7)
+	bound, err := m.Bind(qp.Binding{Window: w, Region: mr, VA: 0x1004, Len: 4, Access: qp.RemoteRead, QPN: 7})
 	require.NoError(t, err)
 	require.NotEqual(t, w, bound)
 	require.Equal(t, w>>8, bound>>8)
 	require.True(t, usable(7, bound, 0x1004, 4, qp.RemoteRead))
-	b, _ := m.Remote(1, 7, bound, 0x1005, 2, qp.RemoteRead)
+	b, _ := m.Remote(qp.RemoteAccess{PD: 1, QPN: 7, RKey: bound, VA: 0x1005, Len: 2, Right: qp.RemoteRead})
 	require.Equal(t, "56", string(b))
 	require.False(t, usable(7, w, 0x1004, 4, qp.RemoteRead), "the key of before")
 	require.False(t, usable(8, bound, 0x1004, 4, qp.RemoteRead), "another QP")
@@ -165,18 +165,18 @@ func TestWindows(t *testing.T) {
 	require.False(t, usable(7, bound, 0x1004, 5, qp.RemoteRead), "beyond the window")
 	require.False(t, usable(7, bound, 0x1004, 4, qp.RemoteWrite), "a right of the region alone")
 
-	_, err = m.Bind(bound, mr, 0x1000, 1, qp.RemoteRead, 7)
+	_, err = m.Bind(qp.Binding{Window: bound, Region: mr, VA: 0x1000, Len: 1, Access: qp.RemoteRead, QPN: 7})
 	require.ErrorIs(t, err, qp.ErrBind, "bound already")
-	require.False(t, m.Invalidate(1, 8, bound), "another QP")
-	require.False(t, m.Invalidate(2, 7, bound), "another PD")
-	require.False(t, m.Invalidate(1, 7, mr), "a region")
+	require.False(t, m.Invalidate(qp.RemoteAccess{PD: 1, QPN: 8, RKey: bound}), "another QP")
+	require.False(t, m.Invalidate(qp.RemoteAccess{PD: 2, QPN: 7, RKey: bound}), "another PD")
+	require.False(t, m.Invalidate(qp.RemoteAccess{PD: 1, QPN: 7, RKey: mr}), "a region")
 	require.ErrorIs(t, m.InvalidateLocal(mr), qp.ErrNoRegion)
-	require.True(t, m.Invalidate(1, 7, bound))
-	require.False(t, m.Invalidate(1, 7, bound), "twice")
+	require.True(t, m.Invalidate(qp.RemoteAccess{PD: 1, QPN: 7, RKey: bound}))
+	require.False(t, m.Invalidate(qp.RemoteAccess{PD: 1, QPN: 7, RKey: bound}), "twice")
 	require.False(t, usable(7, bound, 0x1004, 4, qp.RemoteRead))
 
 	// Bound again, by the key that it has had last; zero-based.
-	again, err := m.Bind(bound, mr, 0x1008, 8, qp.RemoteRead|qp.RemoteWrite|qp.ZeroBased, 9)
+	again, err := m.Bind(qp.Binding{Window: bound, Region: mr, VA: 0x1008, Len: 8, Access: qp.RemoteRead | qp.RemoteWrite | qp.ZeroBased, QPN: 9})
 	require.NoError(t, err)
 	require.False(t, usable(7, bound, 0x1004, 4, qp.RemoteRead), "a stale key")
 	require.True(t, usable(9, again, 0, 8, qp.RemoteWrite))
@@ -209,12 +209,12 @@ func TestWindows(t *testing.T) {
 		{again, 0, 8, qp.RemoteRead, qp.ErrBind},
 		{0x666, 0x1000, 16, qp.RemoteRead, qp.ErrNoRegion},
 	} {
-		_, err := m.Bind(again, c.mr, c.va, c.n, c.access, 7)
+		_, err := m.Bind(qp.Binding{Window: again, Region: c.mr, VA: c.va, Len: c.n, Access: c.access, QPN: 7})
 		require.ErrorIs(t, err, c.err, "%+v", c)
 	}
 
 	// A region goes, and its windows with it, also when its slot is used again.
-	last, err := m.Bind(again, ro, 0x1000, 16, qp.RemoteRead, 7)
+	last, err := m.Bind(qp.Binding{Window: again, Region: ro, VA: 0x1000, Len: 16, Access: qp.RemoteRead, QPN: 7})
 	require.NoError(t, err)
 	require.True(t, usable(7, last, 0x1000, 16, qp.RemoteRead))
 	require.NoError(t, m.Deregister(ro))
@@ -236,18 +236,18 @@ func TestWindowOfAnOldRegion(t *testing.T) {
 	require.NoError(t, err)
 	w, err := m.AllocWindow(0)
 	require.NoError(t, err)
-	w, err = m.Bind(w, mr, 0, 8, qp.RemoteRead, 1)
+	w, err = m.Bind(qp.Binding{Window: w, Region: mr, VA: 0, Len: 8, Access: qp.RemoteRead, QPN: 1})
 	require.NoError(t, err)
-	_, ok := m.Remote(0, 1, w, 0, 8, qp.RemoteRead)
+	_, ok := m.Remote(qp.RemoteAccess{PD: 0, QPN: 1, RKey: w, VA: 0, Len: 8, Right: qp.RemoteRead})
 	require.True(t, ok)
 	key := mr
 	for range 256 {
 		require.NoError(t, m.Deregister(key))
-		_, ok = m.Remote(0, 1, w, 0, 8, qp.RemoteRead)
+		_, ok = m.Remote(qp.RemoteAccess{PD: 0, QPN: 1, RKey: w, VA: 0, Len: 8, Right: qp.RemoteRead})
 		require.False(t, ok)
 		key, err = m.Register(r)
 		require.NoError(t, err)
-		_, ok = m.Remote(0, 1, w, 0, 8, qp.RemoteRead)
+		_, ok = m.Remote(qp.RemoteAccess{PD: 0, QPN: 1, RKey: w, VA: 0, Len: 8, Right: qp.RemoteRead})
 		require.False(t, ok)
 	}
 	require.Equal(t, mr, key, "the test means to see the same key again")
@@ -327,7 +327,7 @@ func TestRegionsModel(t *testing.T) {
 				va, n := addr.Draw(t, "va")+uint64(rapid.IntRange(0, 20).Draw(t, "off")), rapid.Uint32Range(0, 21).Draw(t, "n")
 				a, q := access.Draw(t, "access"), qpn.Draw(t, "qpn")
 				w, r := live[k], live[mr]
-				got, err := m.Bind(k, mr, va, n, a, q)
+				got, err := m.Bind(qp.Binding{Window: k, Region: mr, VA: va, Len: n, Access: a, QPN: q})
 				ok := w != nil && r != nil && w.window && !w.bound && !r.window && w.region.PD == r.region.PD &&
 					r.region.Access&qp.MWBind != 0 && a&^(r.region.Access|qp.ZeroBased) == 0 && inside(r, va, n)
 				if !ok {
@@ -356,7 +356,7 @@ func TestRegionsModel(t *testing.T) {
 				k, d, q := key(t), pd.Draw(t, "pd"), qpn.Draw(t, "qpn")
 				e := live[k]
 				ok := e != nil && e.bound && e.region.PD == d && e.qpn == q
-				require.Equal(t, ok, m.Invalidate(d, q, k))
+				require.Equal(t, ok, m.Invalidate(qp.RemoteAccess{PD: d, QPN: q, RKey: k}))
 				if ok {
 					e.bound, e.region = false, qp.Region{PD: d}
 				}
@@ -371,7 +371,7 @@ func TestRegionsModel(t *testing.T) {
 					ok = e.bound && e.qpn == q && live[e.parent] != nil
 				}
 				ok = ok && (n == 0 || inside(e, va, n))
-				b, got := m.Remote(d, q, k, va, n, right)
+				b, got := m.Remote(qp.RemoteAccess{PD: d, QPN: q, RKey: k, VA: va, Len: n, Right: right})
 				require.Equal(t, ok, got, "%#x %+v", k, e)
 				if ok && n != 0 {
 					require.Len(t, b, int(n))
@@ -393,7 +393,7 @@ func TestNeighbours(t *testing.T) {
 	require.NoError(t, err)
 	for va := range uint64(48) {
 		for n := range uint32(48) {
-			b, ok := m.Remote(0, 0, key, va, n, qp.RemoteWrite)
+			b, ok := m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: va, Len: n, Right: qp.RemoteWrite})
 			require.Equal(t, n == 0 || va >= 16 && va+uint64(n) <= 32, ok)
 			for i := range b[:cap(b)] {
 				b[:cap(b)][i] = 0
@@ -423,7 +423,7 @@ func BenchmarkRegions(b *testing.B) {
 				i := uint64(0)
 				for b.Loop() {
 					i += spread
-					if _, ok := m.Remote(0, 0, keys[(i>>20)%uint64(n)], 0x1000, 64, qp.RemoteRead); !ok {
+					if _, ok := m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: keys[(i>>20)%uint64(n)], VA: 0x1000, Len: 64, Right: qp.RemoteRead}); !ok {
 						b.Fatal("refused")
 					}
 				}

@@ -43,23 +43,23 @@ type replayMemory struct {
 	access qp.Access
 }
 
-func (m *replayMemory) Remote(_ qp.PD, _, rkey uint32, va uint64, n uint32, right qp.Access) ([]byte, bool) {
+func (m *replayMemory) Remote(a qp.RemoteAccess) ([]byte, bool) {
 	size, access := uint64(len(m.buf)), m.access
 	switch {
-	case m.window != 0 && rkey == m.window:
+	case m.window != 0 && a.RKey == m.window:
 		size, access = m.area, qp.RemoteRead|qp.RemoteWrite
-	case rkey != m.rkey:
+	case a.RKey != m.rkey:
 		return nil, false
 	}
-	off := va - m.addr
-	if access&right != right || va < m.addr || uint64(n) > size || off > size-uint64(n) {
+	off, n := a.VA-m.addr, uint64(a.Len)
+	if access&a.Right != a.Right || a.VA < m.addr || n > size || off > size-n {
 		return nil, false
 	}
-	return m.buf[off : off+uint64(n) : off+uint64(n)], true
+	return m.buf[off : off+n : off+n], true
 }
 
-func (m *replayMemory) Invalidate(_ qp.PD, _, rkey uint32) bool {
-	if m.window == 0 || rkey != m.window {
+func (m *replayMemory) Invalidate(a qp.RemoteAccess) bool {
+	if m.window == 0 || a.RKey != m.window {
 		return false
 	}
 	m.window = 0
@@ -120,7 +120,7 @@ func (c *replayConn) playResponder(t *testing.T) {
 		if c.late != 0 && requests == c.late {
 			receives()
 		}
-		q.HandlePacket(f.at, &f.p)
+		q.HandlePacket(f.at, &f.p, nil)
 		for q.NextPacket(f.at, &out) {
 			if out.Packet.Opcode.Class() == bth.Request {
 				t.Fatalf("%v: our responder's QP sent a request", f)
@@ -263,7 +263,7 @@ func (c *replayConn) playRequester(t *testing.T) {
 	arrive := func(f *replayFrame) {
 		responses++
 		if c.lostBack == 0 || responses%c.lostBack != 0 {
-			q.HandlePacket(now, &f.p)
+			q.HandlePacket(now, &f.p, nil)
 			app()
 		}
 	}

@@ -107,7 +107,7 @@ func TestReplayProbe(t *testing.T) {
 		if c.mem.rkey == 0 && n != probeBadKey {
 			c.mem.rkey = p.RETH.RKey | p.AtomicETH.RKey // the driver's, by its first use
 		}
-		c.q.HandlePacket(at, p)
+		c.q.HandlePacket(at, p, nil)
 		var short []string
 		for c.q.NextPacket(at, &out) {
 			o := &out.Packet

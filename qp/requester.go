@@ -263,8 +263,13 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		}
 		return wr.Length, nil
 	}
-	if r.typ == UD && (local > uint64(r.mtu) && r.mtu != 0 || wr.AH == nil) {
-		return 0, ErrLength
+	if r.typ == UD {
+		switch {
+		case wr.AH == nil:
+			return 0, ErrNoAH
+		case local > uint64(r.mtu) && r.mtu != 0:
+			return 0, ErrLength
+		}
 	}
 	return uint32(local), nil
 }
@@ -406,7 +411,10 @@ func (r *Requester) nextPacket(t int64, out *Outgoing) bool {
 		r.start(w)
 	}
 	out.Retransmission = r.next < r.sent
-	out.AH = w.wr.AH
+	out.AH = nil
+	if r.typ == UD {
+		out.AH = w.wr.AH
+	}
 	r.build(w, out)
 
 	p := &out.Packet

@@ -227,12 +227,16 @@ func (r *Responder) takeReceive(srq *SRQ) bool {
 	return r.hasRecv
 }
 
-// HandlePacket takes a request of the peer.
-func (r *Responder) HandlePacket(p *bth.Packet) Verdict {
+// HandlePacket takes a request of the peer, and the GRH area of a datagram: see
+// [QP.HandlePacket].
+func (r *Responder) HandlePacket(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	r.c.RxPackets++
 	if v := admit(p, r.typ, r.qpn, r.pkey); v != Accepted {
 		r.c.Invalid++
 		return v
+	}
+	if r.typ == UD {
+		return r.handleUD(p, grh)
 	}
 	return r.handle(p)
 }
@@ -395,7 +399,7 @@ func (r *Responder) executeSend(p *bth.Packet, srq *SRQ) Verdict {
 	c := Completion{Op: OpRecv, Solicited: p.SE}
 	if last && p.Opcode.Ext()&bth.HasIETH != 0 {
 		// Rule RS-17: before the receive completes.
-		if r.mem == nil || !r.mem.Invalidate(r.pd, r.qpn, p.IETH.RKey) {
+		if r.mem == nil || !r.mem.Invalidate(RemoteAccess{PD: r.pd, QPN: r.qpn, RKey: p.IETH.RKey}) {
 			r.complete(Completion{Status: LocalProtErr, Op: OpRecv})
 			return r.refuse(aeth.NakRemoteAccessError)
 		}
@@ -478,7 +482,7 @@ func (r *Responder) remote(rkey uint32, va uint64, n uint32, right Access) ([]by
 	if r.mem == nil {
 		return nil, false
 	}
-	return r.mem.Remote(r.pd, r.qpn, rkey, va, n, right)
+	return r.mem.Remote(RemoteAccess{PD: r.pd, QPN: r.qpn, RKey: rkey, VA: va, Len: n, Right: right})
 }
 
 // executeAnswered takes a READ, ATOMIC, FLUSH or ATOMIC WRITE.

@@ -34,7 +34,7 @@ func TestConnect(t *testing.T) {
 func TestIdleResponder(t *testing.T) {
 	r, err := qp.NewResponder(base(qp.RC))
 	require.NoError(t, err)
-	require.NotEqual(t, qp.Accepted, r.HandlePacket(request(bth.SendOnly, 10)))
+	require.NotEqual(t, qp.Accepted, r.HandlePacket(request(bth.SendOnly, 10), nil))
 	var out qp.Outgoing
 	require.False(t, r.NextPacket(&out))
 }
@@ -43,17 +43,17 @@ func TestIdleResponder(t *testing.T) {
 func TestNoMemory(t *testing.T) {
 	r := receiver(t, base(qp.RC), func(*qp.Attr) {})
 	p := request(bth.WriteOnly, 10)
-	require.Equal(t, qp.Accepted, r.HandlePacket(p))
+	require.Equal(t, qp.Accepted, r.HandlePacket(p, nil))
 	p.PSN++
 	p.SetPayload([]byte{1})
 	p.RETH = reth.Header{DMALen: 1}
-	require.Equal(t, qp.Refused, r.HandlePacket(p))
+	require.Equal(t, qp.Refused, r.HandlePacket(p, nil))
 	require.Equal(t, uint64(1), r.Counters().RespRemoteAccessErrors)
 
 	// Rule RS-17: nor does it invalidate.
 	r = receiver(t, base(qp.RC), func(*qp.Attr) {})
 	require.NoError(t, r.PostRecv(&qp.RecvWR{}))
-	require.Equal(t, qp.Refused, r.HandlePacket(request(bth.SendOnlyInv, 10)))
+	require.Equal(t, qp.Refused, r.HandlePacket(request(bth.SendOnlyInv, 10), nil))
 }
 
 // Rule RS-09: completions that nobody takes hold up receives, so that their number is
@@ -69,14 +69,14 @@ func TestCompletionsBounded(t *testing.T) {
 	r := receiver(t, cfg, func(*qp.Attr) {})
 	p := request(bth.SendOnly, 10)
 	for range 4 {
-		require.Equal(t, qp.Accepted, r.HandlePacket(p))
+		require.Equal(t, qp.Accepted, r.HandlePacket(p, nil))
 		p.PSN++
 	}
-	require.Equal(t, qp.NotReady, r.HandlePacket(p))
+	require.Equal(t, qp.NotReady, r.HandlePacket(p, nil))
 	require.Equal(t, 60, srq.Len())
 	var c qp.Completion
 	require.True(t, r.NextCompletion(&c))
-	require.Equal(t, qp.Accepted, r.HandlePacket(p))
+	require.Equal(t, qp.Accepted, r.HandlePacket(p, nil))
 }
 
 // The limit of a SRQ is told once, when fewer are left.
@@ -93,7 +93,7 @@ func TestSRQLimit(t *testing.T) {
 	r := receiver(t, cfg, func(*qp.Attr) {})
 	p := request(bth.SendOnly, 10)
 	take := func() {
-		require.Equal(t, qp.Accepted, r.HandlePacket(p))
+		require.Equal(t, qp.Accepted, r.HandlePacket(p, nil))
 		p.PSN++
 	}
 	require.False(t, srq.LimitReached(), "not armed")
@@ -123,7 +123,7 @@ func TestReceiveTooLong(t *testing.T) {
 	require.ErrorIs(t, q.PostRecv(&qp.RecvWR{Scatter: append(list, chunk[:1])}), qp.ErrLength)
 }
 
-// Getters, and FailSend and HandleDatagram where they do nothing.
+// Getters, and FailSend where it does nothing.
 func TestQPSmallThings(t *testing.T) {
 	cfg := base(qp.UC)
 	cfg.QPN = 0x123
@@ -134,7 +134,7 @@ func TestQPSmallThings(t *testing.T) {
 	require.Equal(t, qp.RTS, q.State())
 	require.Zero(t, q.Outstanding())
 	var grh [qp.GRHSize]byte
-	require.Equal(t, qp.Invalid, q.HandleDatagram(epoch, request(bth.SendOnly, 0), &grh))
+	require.Equal(t, qp.Invalid, q.HandlePacket(epoch, request(bth.SendOnly, 0), &grh))
 	require.NoError(t, q.PostSend(epoch, &qp.SendWR{}))
 	require.Equal(t, 1, q.Outstanding())
 

@@ -418,7 +418,7 @@ func TestWrongSide(t *testing.T) {
 		if op.Class() == bth.Request {
 			require.Equal(t, qp.WrongSide, r.HandlePacket(epoch, p), op)
 		} else {
-			require.Equal(t, qp.WrongSide, resp.HandlePacket(p), op)
+			require.Equal(t, qp.WrongSide, resp.HandlePacket(p, nil), op)
 		}
 		require.False(t, resp.NextPacket(&out))
 		require.False(t, r.NextPacket(epoch, &out))

@@ -52,7 +52,7 @@ func TestPKeys(t *testing.T) {
 		r := receiver(t, base(qp.RC), func(a *qp.Attr) { a.PKey = c.mine })
 		p := request(bth.WriteOnly, 10)
 		p.PKey = c.theirs
-		v := r.HandlePacket(p)
+		v := r.HandlePacket(p, nil)
 		var out qp.Outgoing
 		if c.match {
 			require.Equal(t, qp.Accepted, v, "%04x %04x", c.mine, c.theirs)
@@ -73,7 +73,7 @@ func TestPSNRegions(t *testing.T) {
 		r := receiver(t, base(qp.RC), func(a *qp.Attr) { a.RQPSN = e })
 		p := request(bth.WriteOnly, e.Add(d))
 		p.AckReq = true
-		v := r.HandlePacket(p)
+		v := r.HandlePacket(p, nil)
 		var out qp.Outgoing
 		require.True(t, r.NextPacket(&out))
 		switch a := &out.Packet.AETH; {
@@ -115,7 +115,7 @@ func TestOpcodeSequence(t *testing.T) {
 				p := request(opener, next)
 				p.SetPayload(payload)
 				p.RETH = reth.Header{VA: 0x1000, RKey: key, DMALen: 2048}
-				require.Equal(t, qp.Accepted, r.HandlePacket(p))
+				require.Equal(t, qp.Accepted, r.HandlePacket(p, nil))
 				next++
 			}
 			p := request(op, next)
@@ -146,7 +146,7 @@ func TestOpcodeSequence(t *testing.T) {
 			if op == bth.SendLastInv && state == "in SEND" || op == bth.SendOnlyInv && state == "outside" {
 				continue // the key 0 may not be invalidated
 			}
-			v := r.HandlePacket(p)
+			v := r.HandlePacket(p, nil)
 			require.Equal(t, want, v == qp.Accepted, "%v %v: %v", state, code, v)
 			if !want {
 				require.Equal(t, qp.Refused, v)
@@ -170,14 +170,14 @@ func TestMSNWraps(t *testing.T) {
 	p := request(bth.WriteOnly, 0)
 	for i := range uint32(1<<24 - 1) {
 		p.PSN = psn.PSN(i)
-		if v := r.HandlePacket(p); v != qp.Accepted {
+		if v := r.HandlePacket(p, nil); v != qp.Accepted {
 			t.Fatal(i, v)
 		}
 	}
 	var out qp.Outgoing
 	for _, want := range []uint32{0, 1} {
 		p.PSN, p.AckReq = psn.PSN(0xffffff+want)&psn.Mask, true
-		require.Equal(t, qp.Accepted, r.HandlePacket(p))
+		require.Equal(t, qp.Accepted, r.HandlePacket(p, nil))
 		require.True(t, r.NextPacket(&out))
 		require.Equal(t, want, out.Packet.AETH.MSN)
 	}
@@ -199,7 +199,7 @@ func TestAtomicsOnce(t *testing.T) {
 		send := func(i int) qp.Verdict {
 			p := request(bth.FetchAdd, first.Add(i))
 			p.AtomicETH = reth.AtomicETH{VA: 0x1000, RKey: key, SwapAdd: 1 << (i % 60)}
-			return r.HandlePacket(p)
+			return r.HandlePacket(p, nil)
 		}
 		var orig []uint64
 		sum := uint64(0)
@@ -241,7 +241,7 @@ func TestDuplicateReadRange(t *testing.T) {
 		r := receiver(t, cfg, func(a *qp.Attr) { a.PathMTU, a.RQPSN = 256, 0xffffff })
 		p := request(bth.ReadRequest, 0xffffff)
 		p.RETH = reth.Header{VA: 0x1100, RKey: key, DMALen: uint32(n)}
-		require.Equal(t, qp.Accepted, r.HandlePacket(p))
+		require.Equal(t, qp.Accepted, r.HandlePacket(p, nil))
 		var out qp.Outgoing
 		for range (n + 255) / 256 {
 			require.True(t, r.NextPacket(&out))
@@ -258,7 +258,7 @@ func TestDuplicateReadRange(t *testing.T) {
 			// Not yet asked for: a new READ, or beyond.
 			return
 		}
-		require.Equal(t, qp.Duplicate, r.HandlePacket(p))
+		require.Equal(t, qp.Duplicate, r.HandlePacket(p, nil))
 		var got []byte
 		for i := 0; r.NextPacket(&out); i++ {
 			require.Equal(t, p.PSN.Add(i), out.Packet.PSN)
@@ -289,7 +289,7 @@ func TestCredits(t *testing.T) {
 		}
 		p := request(bth.WriteOnly, psn.PSN(n))
 		p.AckReq = true
-		require.Equal(t, qp.Accepted, r.HandlePacket(p))
+		require.Equal(t, qp.Accepted, r.HandlePacket(p, nil))
 		require.True(t, r.NextPacket(&out))
 		if s := out.Packet.AETH.Syndrome; s != aeth.Syndrome(code) {
 			t.Fatalf("%d receives: syndrome %#x, want code %d", n, s, code)
@@ -309,7 +309,7 @@ func TestDuplicateAckReq(t *testing.T) {
 			require.NoError(t, r.PostRecv(&qp.RecvWR{}))
 			p := request(op, 9)
 			p.AckReq = asks
-			require.Equal(t, qp.Duplicate, r.HandlePacket(p))
+			require.Equal(t, qp.Duplicate, r.HandlePacket(p, nil))
 			var out qp.Outgoing
 			require.True(t, r.NextPacket(&out), op)
 			require.Equal(t, bth.RCAcknowledge, out.Packet.Opcode)
@@ -328,7 +328,7 @@ func TestReceiveLength(t *testing.T) {
 		require.NoError(t, r.PostRecv(&qp.RecvWR{Scatter: list}))
 		p := request(bth.SendOnly, 10)
 		p.SetPayload([]byte("abcdefghijkl")[:n])
-		v := r.HandlePacket(p)
+		v := r.HandlePacket(p, nil)
 		var c qp.Completion
 		require.True(t, r.NextCompletion(&c))
 		if n > 8 {

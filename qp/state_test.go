@@ -32,7 +32,7 @@ func (noSRQs) SRQ(uint32) *qp.SRQ { return nil }
 // good has a good value for every attribute.
 func good(s qp.State) *qp.Attr {
 	return &qp.Attr{State: s, PKey: 0xffff, QKey: 5, Access: qp.RemoteWrite, PathMTU: 1024, DestQPN: 2,
-		AH: qp.AddressHandle{TrafficClass: 8}, RQPSN: 10, MaxDestRdAtomic: 3, MinRNRTimer: 4, SQPSN: 20,
+		AH: qp.AHAttr{TrafficClass: 8}, RQPSN: 10, MaxDestRdAtomic: 3, MinRNRTimer: 4, SQPSN: 20,
 		Timeout: 14, RetryCnt: 6, RNRRetry: 5, MaxRdAtomic: 2}
 }
 
@@ -82,7 +82,7 @@ func in(t testing.TB, cfg qp.Config, s qp.State) *qp.QP {
 		require.NoError(t, q.Modify(epoch, &qp.Attr{State: s}, qp.AttrState))
 	case qp.SQE:
 		// Only a failed send of an unreliable QP leads there.
-		require.NoError(t, q.PostSend(epoch, &qp.SendWR{AH: &qp.AddressHandle{}}))
+		require.NoError(t, q.PostSend(epoch, &qp.SendWR{AH: qp.NewAddressHandle(qp.AHAttr{})}))
 		q.FailSend(qp.LocalQPOpErr)
 	}
 	require.Equal(t, s, q.State())
@@ -113,7 +113,7 @@ func TestTransitions(t *testing.T) {
 		for _, from := range states(typ) {
 			for to := range qp.Error + 3 {
 				q := in(t, base(typ), from)
-				before := *q.Attr()
+				before := q.Attr()
 				mask := qp.AttrState
 				if to > from {
 					mask |= needs[typ][to]
@@ -132,7 +132,7 @@ func TestTransitions(t *testing.T) {
 				require.True(t, errors.As(err, &te), name)
 				require.Equal(t, qp.TransitionError{From: from, To: to}, *te)
 				require.Equal(t, fmt.Sprintf("qp: no transition from %v to %v", from, to), err.Error())
-				require.Equal(t, before, *q.Attr(), name)
+				require.Equal(t, before, q.Attr(), name)
 			}
 		}
 	}
@@ -274,14 +274,14 @@ func TestQuery(t *testing.T) {
 	q := in(t, base(qp.RC), qp.RTS)
 	want := *good(qp.RTS)
 	want.QKey = 0 // not an attribute of RC
-	require.Equal(t, want, *q.Attr())
+	require.Equal(t, want, q.Attr())
 
 	require.NoError(t, q.Modify(epoch, &qp.Attr{Access: qp.RemoteRead, MinRNRTimer: 9, PathMTU: 256}, qp.AttrAccess|qp.AttrMinRNRTimer))
 	want.Access, want.MinRNRTimer = qp.RemoteRead, 9
-	require.Equal(t, want, *q.Attr())
+	require.Equal(t, want, q.Attr())
 
 	require.NoError(t, q.Modify(epoch, &qp.Attr{State: qp.Reset}, qp.AttrState))
-	require.Equal(t, qp.Attr{}, *q.Attr())
+	require.Equal(t, qp.Attr{}, q.Attr())
 }
 
 // Attributes that a live QP takes have their effect.
@@ -290,13 +290,13 @@ func TestLiveAttributes(t *testing.T) {
 	var out qp.Outgoing
 	write := bth.Packet{Header: bth.Header{Opcode: bth.RCSendOnly, PKey: 0xffff, DestQP: 1, PSN: 10}}
 	require.NoError(t, q.Modify(epoch, &qp.Attr{MinRNRTimer: 30}, qp.AttrMinRNRTimer))
-	require.Equal(t, qp.NotReady, q.HandlePacket(epoch, &write))
+	require.Equal(t, qp.NotReady, q.HandlePacket(epoch, &write, nil))
 	require.True(t, q.NextPacket(epoch, &out))
 	require.Equal(t, aeth.RNRTimer(30), out.Packet.AETH.Syndrome.RNRTimer())
 
 	require.NoError(t, q.Modify(epoch, &qp.Attr{}, qp.AttrAccess))
 	write.Opcode = bth.RCWriteOnly
-	require.Equal(t, qp.Refused, q.HandlePacket(epoch, &write))
+	require.Equal(t, qp.Refused, q.HandlePacket(epoch, &write, nil))
 
 	q = in(t, base(qp.RC), qp.SQD)
 	require.NoError(t, q.Modify(epoch, &qp.Attr{Timeout: 1, RetryCnt: 0}, qp.AttrTimeout|qp.AttrRetryCnt))

@@ -96,7 +96,7 @@ type SendWR struct {
 	FlushRegion      bool // FLUSH: the whole region, not the range
 	FlushPersistence bool // FLUSH: to persistence; else to global visibility
 
-	// UD: where to.
+	// UD: where to. Other QPs ignore it.
 	AH         *AddressHandle
 	RemoteQPN  uint32
 	RemoteQKey uint32
@@ -157,9 +157,9 @@ type Completion struct {
 	GRH       bool // UD receives: the first 40 bytes of the buffer are the GRH area
 }
 
-// AddressHandle says how a packet finds its peer: what ibv_ah_attr has.
-// Packages above give it meaning; this one carries it.
-type AddressHandle struct {
+// AHAttr says how a packet finds its peer, as ibv_ah_attr does. Packages above
+// give it meaning; this one carries it.
+type AHAttr struct {
 	GID          [16]byte // destination; IPv4 as ::ffff:a.b.c.d
 	SGIDIndex    uint8    // row of the local GID table
 	TrafficClass uint8    // DSCP 6 bits, ECN 2
@@ -169,3 +169,14 @@ type AddressHandle struct {
 	VLAN         uint16   // tag control information; valid where HasVLAN
 	HasVLAN      bool
 }
+
+// AddressHandle is where datagrams go (ibv_ah). It is made once and cannot change,
+// so that any number of work requests may share it.
+type AddressHandle struct{ attr AHAttr }
+
+// NewAddressHandle returns the handle of a. A port has a method of its own that
+// checks a first.
+func NewAddressHandle(a AHAttr) *AddressHandle { return &AddressHandle{attr: a} }
+
+// Attr returns the attributes that h was made with.
+func (h *AddressHandle) Attr() AHAttr { return h.attr }

@@ -274,7 +274,7 @@ func (l *lab) testRefusals(t *testing.T) {
 		c.do(func(time.Time) {
 			w, err := c.regs.AllocWindow(c.pd)
 			require.NoError(t, err)
-			window, err = c.regs.Bind(w, c.rkey, ourVA, 4096, qp.RemoteWrite, c.qp.Num())
+			window, err = c.regs.Bind(qp.Binding{Window: w, Region: c.rkey, VA: ourVA, Len: 4096, Access: qp.RemoteWrite, QPN: c.qp.Num()})
 			require.NoError(t, err)
 		})
 		c.recv(t, 1, nil)
@@ -413,7 +413,7 @@ func (l *lab) testMulticast(t *testing.T) {
 			data, seed := c.filled(500)
 			c.do(func(now time.Time) {
 				require.NoError(t, c.qp.PostSend(now, &qp.SendWR{Op: qp.OpSend, Flags: qp.Signaled, Local: data,
-					AH:        &qp.AddressHandle{GID: mustGID(group), SGIDIndex: sgid},
+					AH:        qp.NewAddressHandle(qp.AHAttr{GID: mustGID(group), SGIDIndex: sgid}),
 					RemoteQPN: qp.MulticastQPN, RemoteQKey: qkey}))
 			})
 			c.requireSent(t, 0)

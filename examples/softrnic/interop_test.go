@@ -251,7 +251,7 @@ func (c *conn) sendTheirs(t *testing.T, m message, size int) {
 		c.do(func(time.Time) {
 			w, err := c.regs.AllocWindow(c.pd)
 			require.NoError(t, err)
-			window, err = c.regs.Bind(w, c.rkey, ourVA, 4096, qp.RemoteRead|qp.RemoteWrite, c.qp.Num())
+			window, err = c.regs.Bind(qp.Binding{Window: w, Region: c.rkey, VA: ourVA, Len: 4096, Access: qp.RemoteRead | qp.RemoteWrite, QPN: c.qp.Num()})
 			require.NoError(t, err)
 		})
 		more = fmt.Sprintf(" inv=%#x", window)
@@ -274,7 +274,7 @@ func (c *conn) sendTheirs(t *testing.T, m message, size int) {
 	if wc.HasInv {
 		require.Equal(t, window, wc.InvRKey)
 		c.do(func(time.Time) {
-			_, ok := c.regs.Remote(c.pd, c.qp.Num(), window, ourVA, 1, qp.RemoteRead)
+			_, ok := c.regs.Remote(qp.RemoteAccess{PD: c.pd, QPN: c.qp.Num(), RKey: window, VA: ourVA, Len: 1, Right: qp.RemoteRead})
 			require.False(t, ok, "the window is gone")
 			require.NoError(t, c.regs.Deregister(window))
 		})

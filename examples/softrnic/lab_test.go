@@ -375,7 +375,7 @@ func (c *conn) makeQP(t testing.TB) {
 		a := qp.Attr{
 			PKey: 0xffff, QKey: qkey,
 			Access:  qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic | qp.FlushGlobal,
-			PathMTU: c.mtu, DestQPN: c.gqpn, AH: qp.AddressHandle{GID: guests.As16(), SGIDIndex: sgid},
+			PathMTU: c.mtu, DestQPN: c.gqpn, AH: qp.AHAttr{GID: guests.As16(), SGIDIndex: sgid},
 			RQPSN: pSN(c.guestPSN), SQPSN: pSN(c.sqPSN), MaxDestRdAtomic: 128, MaxRdAtomic: 16,
 			MinRNRTimer: rnrTimer(c.noRecvWait), Timeout: uint8(c.timeout), RetryCnt: 7, RNRRetry: uint8(c.rnr),
 		}
@@ -400,7 +400,7 @@ func (c *conn) post(t testing.TB, wr qp.SendWR) {
 	wr.Flags |= qp.Signaled
 	if c.kind == qp.UD {
 		_, guests, sgid := c.addrs()
-		wr.AH = &qp.AddressHandle{GID: guests.As16(), SGIDIndex: sgid}
+		wr.AH = qp.NewAddressHandle(qp.AHAttr{GID: guests.As16(), SGIDIndex: sgid})
 		wr.RemoteQPN, wr.RemoteQKey = c.gqpn, qkey
 	}
 	c.do(func(now time.Time) { require.NoError(t, c.qp.PostSend(now, &wr)) })

@@ -206,9 +206,9 @@ func (o *options) open() (*endpoint, error) {
 }
 
 // address returns an address handle for a peer.
-func (e *endpoint) address(gid [16]byte) (qp.AddressHandle, error) {
+func (e *endpoint) address(gid [16]byte) (qp.AHAttr, error) {
 	a := netip.AddrFrom16(gid).Unmap()
-	h := qp.AddressHandle{GID: gid, MAC: e.mac}
+	h := qp.AHAttr{GID: gid, MAC: e.mac}
 	for i := range e.gids {
 		j := (e.gid + i) % len(e.gids)
 		if e.gids[j].Is4() == a.Is4() {

@@ -32,7 +32,7 @@ type pair struct {
 	kind       qp.Type
 	send, recv *softnic.CQ
 
-	ah  qp.AddressHandle // of the peer
+	ah  *qp.AddressHandle // of the peer
 	qpn uint32
 }
 
@@ -78,7 +78,7 @@ func (p *pair) connect(to *peer, mtu int) error {
 	if err != nil {
 		return err
 	}
-	p.ah, p.qpn = ah, to.qpn
+	p.ah, p.qpn = qp.NewAddressHandle(ah), to.qpn
 	a := qp.Attr{
 		PathMTU: mtu, DestQPN: to.qpn, AH: ah, RQPSN: pSN(to.psn), SQPSN: pSN(p.psn),
 		MaxDestRdAtomic: 128, MaxRdAtomic: min(rdAtomic, max(to.reads, 1)),
@@ -92,7 +92,7 @@ func (p *pair) connect(to *peer, mtu int) error {
 func (p *pair) post(now time.Time, wr qp.SendWR) error {
 	wr.Flags |= qp.Signaled
 	if p.kind == qp.UD {
-		wr.AH, wr.RemoteQPN, wr.RemoteQKey = &p.ah, p.qpn, toolQKey
+		wr.AH, wr.RemoteQPN, wr.RemoteQKey = p.ah, p.qpn, toolQKey
 	}
 	return p.qp.PostSend(now, &wr)
 }

@@ -93,25 +93,24 @@ func header(b []byte, src, dst netip.AddrPort, n int) []byte {
 }
 
 func (s *socket) deliver(now time.Time, p *softnic.Port, b []byte) {
-	c := p.Counters()
-	c.RxFrames++
 	s.pkt = append(header(s.pkt[:0], s.from, s.local, len(b)), b...)
 	link := frame.RawIPv6
 	if s.local.Addr().Is4() {
 		link = frame.RawIPv4
 	}
 	if s.finder.Decode(link, s.pkt, len(s.pkt), &s.rx) != nil {
-		c.RxMalformed++
+		p.CountDropped(softnic.Malformed)
 		return
 	}
 	id, ok := s.identification(s.pkt)
 	if !ok {
-		c.RxICRCEncapsulated++
+		p.CountDropped(softnic.BadICRC)
 		return
 	}
 	if link == frame.RawIPv4 {
 		binary.BigEndian.PutUint16(s.pkt[4:], id) // part of what a datagram's receiver sees
 	}
+	p.CountReceived()
 	p.HandleDecoded(now, &s.rx)
 }
 

@@ -249,12 +249,7 @@ func (r *runner) deliver(a *args, verdict string) error {
 		}
 	}
 	r.logf("< %s", describe(&p, false))
-	got := ""
-	if r.service == bth.UD && p.Opcode != bth.CNP {
-		got = r.qp.HandleDatagram(r.at(), &p, &r.grh).String()
-	} else {
-		got = r.qp.HandlePacket(r.at(), &p).String()
-	}
+	got := r.qp.HandlePacket(r.at(), &p, &r.grh).String()
 	if got != verdict {
 		return fmt.Errorf("want verdict %s, got %s", verdict, got)
 	}

@@ -338,7 +338,7 @@ func (r *runner) check(name string, a *args) error {
 			return fmt.Errorf("got %v", r.qp.State())
 		}
 	case "counters":
-		c := reflect.ValueOf(r.qp.Counters()).Elem()
+		c := reflect.ValueOf(r.qp.Counters())
 		for i := range c.NumField() {
 			s, ok := a.str(c.Type().Field(i).Name)
 			if !ok {

@@ -179,8 +179,8 @@ func (r *runner) makeWindow(a *args) error {
 	if err != nil {
 		return err
 	}
-	key, err = r.regions.Bind(key, r.keys[region], a.num("addr", 64, 0), uint32(a.num("len", 32, 0)),
-		a.access(allAccess&^qp.MWBind), uint32(a.num("qpn", 24, 1)))
+	key, err = r.regions.Bind(qp.Binding{Window: key, Region: r.keys[region], VA: a.num("addr", 64, 0),
+		Len: uint32(a.num("len", 32, 0)), Access: a.access(allAccess &^ qp.MWBind), QPN: uint32(a.num("qpn", 24, 1))})
 	r.keys[name] = key
 	return errors.Join(a.done(), err)
 }
@@ -240,7 +240,7 @@ func (r *runner) post(a *args) error {
 		}
 	}
 	if r.typ == qp.UD {
-		wr.AH = &qp.AddressHandle{}
+		wr.AH = qp.NewAddressHandle(qp.AHAttr{})
 	}
 	switch op {
 	case qp.OpFlush:

@@ -88,7 +88,7 @@ func (n *Network) ConnectQPs(a, b *Host, cfg ConnConfig) (qa, qb *softnic.QP, er
 		gid, _ := hosts[1-i].Port.GID(0)
 		at := qp.Attr{
 			PKey: 0xffff, Access: cfg.Access, PathMTU: cfg.MTU, DestQPN: q[1-i].Num(),
-			AH: qp.AddressHandle{
+			AH: qp.AHAttr{
 				GID: gid, TrafficClass: cfg.DSCP << 2, MAC: hosts[1-i].Port.MAC(),
 			},
 			RQPSN: firstPSN(q[1-i], 1-i), SQPSN: firstPSN(q[i], i),

@@ -31,7 +31,7 @@ func TestAllocs(t *testing.T) {
 	var cqs [2]*softnic.CQ
 	for i := range 2 {
 		g, _ := p.ports[1-i].GID(0)
-		qps[i], cqs[i] = qpOf(t, p.ports[i], p.now, qp.RC, qp.AddressHandle{GID: g}, nil)
+		qps[i], cqs[i] = qpOf(t, p.ports[i], p.now, qp.RC, qp.AHAttr{GID: g}, nil)
 	}
 	mem := make([]byte, 1<<16)
 	key, err := p.regs[1].Register(qp.Region{Data: mem, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic})
@@ -102,13 +102,14 @@ func TestAllocs(t *testing.T) {
 
 	ud := newPair(t, [2]softnic.GID{addr("2001:db8::1"), addr("2001:db8::2")})
 	ud.buf = make([]byte, 0, 9000)
-	ah := qp.AddressHandle{GID: gidOf("2001:db8::2"), MAC: ud.ports[1].MAC()}
+	ah := qp.AHAttr{GID: gidOf("2001:db8::2"), MAC: ud.ports[1].MAC()}
 	u, ucq := qpOf(t, ud.ports[0], ud.now, qp.UD, ah, nil)
 	w, wcq := qpOf(t, ud.ports[1], ud.now, qp.UD, ah, nil)
+	to := qp.NewAddressHandle(ah)
 	run := func() {
 		for range 100 {
 			must(t, w.PostRecv(&qp.RecvWR{Local: buf}))
-			must(t, u.PostSend(ud.now, &qp.SendWR{Op: qp.OpSend, AH: &ah, RemoteQPN: w.Num(), RemoteQKey: 0x1111, Local: msg[:500], Flags: qp.Signaled}))
+			must(t, u.PostSend(ud.now, &qp.SendWR{Op: qp.OpSend, AH: to, RemoteQPN: w.Num(), RemoteQKey: 0x1111, Local: msg[:500], Flags: qp.Signaled}))
 			ud.run(time.Microsecond)
 			var wc qp.Completion
 			if !ucq.Poll(&wc) || !wcq.Poll(&wc) {

@@ -17,7 +17,7 @@ import (
 
 var peerMAC = [6]byte{0x52, 0x54, 0, 0, 0, 2}
 
-func toPeer() qp.AddressHandle { return qp.AddressHandle{GID: gidOf("192.0.2.2"), MAC: peerMAC} }
+func toPeer() qp.AHAttr { return qp.AHAttr{GID: gidOf("192.0.2.2"), MAC: peerMAC} }
 
 func TestConfig(t *testing.T) {
 	good := softnic.Config{GIDs: []softnic.GID{addr("192.0.2.1")}}
@@ -80,7 +80,7 @@ func request(q *softnic.QP) *frame.Frame {
 // back to the QP does not change it.
 func TestAddressVector(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{ECT: true}, "192.0.2.1", "2001:db8::1")
-	ah := qp.AddressHandle{GID: gidOf("2001:db8::2"), SGIDIndex: 1, MAC: peerMAC, TrafficClass: 26 << 2, HopLimit: 7, FlowLabel: 0xabcde, HasVLAN: true, VLAN: 3<<13 | 100}
+	ah := qp.AHAttr{GID: gidOf("2001:db8::2"), SGIDIndex: 1, MAC: peerMAC, TrafficClass: 26 << 2, HopLimit: 7, FlowLabel: 0xabcde, HasVLAN: true, VLAN: 3<<13 | 100}
 	q, _ := qpOf(t, p, start, qp.UC, ah, nil)
 	plain, _ := qpOf(t, p, start, qp.UC, toPeer(), nil)
 	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
@@ -112,7 +112,7 @@ func TestAddressesThatCannotBe(t *testing.T) {
 	q, err := p.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.UC, MaxSendWR: 1}})
 	require.NoError(t, err)
 	require.NoError(t, q.Modify(start, &qp.Attr{State: qp.Init, PKey: 0xffff}, qp.AttrState|qp.AttrPKey|qp.AttrAccess))
-	for _, ah := range []qp.AddressHandle{
+	for _, ah := range []qp.AHAttr{
 		{GID: gidOf("192.0.2.2"), SGIDIndex: 2},   // no such row
 		{GID: gidOf("192.0.2.2"), SGIDIndex: 1},   // another family
 		{GID: gidOf("2001:db8::2"), SGIDIndex: 0}, // another family
@@ -122,8 +122,8 @@ func TestAddressesThatCannotBe(t *testing.T) {
 		require.ErrorIs(t, q.Modify(start, &a, qp.AttrState|qp.AttrAH|qp.AttrPathMTU|qp.AttrDestQPN|qp.AttrRQPSN), softnic.ErrAddress)
 		require.Equal(t, qp.Init, q.State())
 	}
-	ud, _ := qpOf(t, p, start, qp.UD, qp.AddressHandle{}, nil)
-	require.ErrorIs(t, ud.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: &qp.AddressHandle{}}), softnic.ErrAddress)
+	ud, _ := qpOf(t, p, start, qp.UD, qp.AHAttr{}, nil)
+	require.ErrorIs(t, ud.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: qp.NewAddressHandle(qp.AHAttr{})}), softnic.ErrAddress)
 }
 
 // TestLatePackets: those of a QP that is gone, or not there yet, find nobody, and
@@ -163,25 +163,24 @@ func TestLatePackets(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
 	q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
-	c := p.Counters()
 	for name, x := range map[string]struct {
 		change func(*frame.Frame)
 		want   softnic.Result
-		count  *uint64
+		count  func(softnic.Counters) uint64
 	}{
-		"another source":      {func(f *frame.Frame) { f.Src = netip.MustParseAddr("192.0.2.3") }, softnic.WrongAddress, &c.RxWrongAddress},
-		"another destination": {func(f *frame.Frame) { f.Dst = netip.MustParseAddr("192.0.2.3") }, softnic.WrongAddress, &c.RxWrongAddress},
-		"another MAC":         {func(f *frame.Frame) { f.DstMAC[5] = 9 }, softnic.WrongAddress, &c.RxWrongAddress},
-		"QP 0":                {func(f *frame.Frame) { f.Packet.DestQP = 0 }, softnic.NoQP, &c.RxNoQP},
-		"no such QP":          {func(f *frame.Frame) { f.Packet.DestQP = 0x123456 }, softnic.NoQP, &c.RxNoQP},
-		"another port":        {func(f *frame.Frame) { f.DstPort++ }, softnic.NotRoCE, &c.RxNotRoCE},
-		"unknown opcode":      {func(f *frame.Frame) { f.Packet.Opcode = 0xff }, softnic.Malformed, &c.RxMalformed},
+		"another source":      {func(f *frame.Frame) { f.Src = netip.MustParseAddr("192.0.2.3") }, softnic.WrongAddress, func(c softnic.Counters) uint64 { return c.RxWrongAddress }},
+		"another destination": {func(f *frame.Frame) { f.Dst = netip.MustParseAddr("192.0.2.3") }, softnic.WrongAddress, func(c softnic.Counters) uint64 { return c.RxWrongAddress }},
+		"another MAC":         {func(f *frame.Frame) { f.DstMAC[5] = 9 }, softnic.WrongAddress, func(c softnic.Counters) uint64 { return c.RxWrongAddress }},
+		"QP 0":                {func(f *frame.Frame) { f.Packet.DestQP = 0 }, softnic.NoQP, func(c softnic.Counters) uint64 { return c.RxNoQP }},
+		"no such QP":          {func(f *frame.Frame) { f.Packet.DestQP = 0x123456 }, softnic.NoQP, func(c softnic.Counters) uint64 { return c.RxNoQP }},
+		"another port":        {func(f *frame.Frame) { f.DstPort++ }, softnic.NotRoCE, func(c softnic.Counters) uint64 { return c.RxNotRoCE }},
+		"unknown opcode":      {func(f *frame.Frame) { f.Packet.Opcode = 0xff }, softnic.Malformed, func(c softnic.Counters) uint64 { return c.RxMalformed }},
 	} {
 		f := request(q)
 		x.change(f)
-		before := *x.count
+		before := x.count(p.Counters())
 		require.Equal(t, x.want, p.HandleFrame(start, f.AppendTo(nil)), name)
-		require.Equal(t, before+1, *x.count, name)
+		require.Equal(t, before+1, x.count(p.Counters()), name)
 		require.Empty(t, drain(p, start), name)
 	}
 	// RoCE v1 to an address that speaks v2.
@@ -191,7 +190,7 @@ func TestStrangers(t *testing.T) {
 	b := request(q).AppendTo(nil)
 	b[len(b)-1] ^= 1
 	require.Equal(t, softnic.BadICRC, p.HandleFrame(start, b))
-	require.EqualValues(t, 1, c.RxICRCEncapsulated)
+	require.EqualValues(t, 1, p.Counters().RxICRCEncapsulated)
 	require.Zero(t, q.Counters().RxPackets)
 }
 
@@ -274,7 +273,7 @@ func TestCNPWithoutDCQCN(t *testing.T) {
 func TestManagementDatagrams(t *testing.T) {
 	for _, c := range []struct{ name, ours, theirs string }{{"cm-rping", "192.0.2.1", "192.0.2.2"}, {"cm-rping-ipv6", "2001:db8::1", "2001:db8::2"}} {
 		p := onePort(t, 1, softnic.Config{}, c.ours)
-		q, cq := qpOf(t, p, start, qp.UD, qp.AddressHandle{}, func(c *softnic.QPConfig, a *qp.Attr) { c.QPN, a.QKey = softnic.GSIQPN, softnic.GSIQKey })
+		q, cq := qpOf(t, p, start, qp.UD, qp.AHAttr{}, func(c *softnic.QPConfig, a *qp.Attr) { c.QPN, a.QKey = softnic.GSIQPN, softnic.GSIQKey })
 		require.EqualValues(t, softnic.GSIQPN, q.Num())
 		n := 0
 		for _, b := range readPcap(t, c.name) {
@@ -293,8 +292,8 @@ func TestManagementDatagrams(t *testing.T) {
 				n++
 				continue
 			}
-			ah := qp.AddressHandle{GID: gidOf(c.theirs), MAC: f.DstMAC, TrafficClass: f.TrafficClass, HopLimit: f.HopLimit, FlowLabel: f.FlowLabel}
-			require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: &ah, RemoteQPN: 1, RemoteQKey: softnic.GSIQKey, Local: f.Packet.Payload}))
+			ah := qp.AHAttr{GID: gidOf(c.theirs), MAC: f.DstMAC, TrafficClass: f.TrafficClass, HopLimit: f.HopLimit, FlowLabel: f.FlowLabel}
+			require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: qp.NewAddressHandle(ah), RemoteQPN: 1, RemoteQKey: softnic.GSIQKey, Local: f.Packet.Payload}))
 			sent := drain(p, start)
 			require.Len(t, sent, 1)
 			g := decode(t, sent[0])
@@ -329,13 +328,13 @@ func TestGRHWithoutBytes(t *testing.T) {
 	} {
 		p := newPair(t, net)
 		var areas [2][]byte
-		ah := qp.AddressHandle{GID: net[1].Addr.As16(), MAC: p.ports[1].MAC(), TrafficClass: 0x29, HopLimit: 9, FlowLabel: 0x12345}
+		ah := qp.AHAttr{GID: net[1].Addr.As16(), MAC: p.ports[1].MAC(), TrafficClass: 0x29, HopLimit: 9, FlowLabel: 0x12345}
 		from, _ := qpOf(t, p.ports[0], start, qp.UD, ah, nil)
 		to, cq := qpOf(t, p.ports[1], start, qp.UD, ah, nil)
 		for i := range areas {
 			areas[i] = make([]byte, 60)
 			require.NoError(t, to.PostRecv(&qp.RecvWR{Local: areas[i]}))
-			require.NoError(t, from.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: &ah, RemoteQPN: to.Num(), RemoteQKey: 0x1111, Local: []byte("hello, datagram")}))
+			require.NoError(t, from.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: qp.NewAddressHandle(ah), RemoteQPN: to.Num(), RemoteQKey: 0x1111, Local: []byte("hello, datagram")}))
 			var f frame.Frame
 			require.True(t, p.ports[0].NextDecoded(start, &f))
 			b := f.AppendTo(nil)
@@ -361,7 +360,7 @@ func TestMulticast(t *testing.T) {
 	for _, a := range [][3]string{{"192.0.2.1", "192.0.2.2", "239.129.2.3"}, {"2001:db8::1", "2001:db8::2", "ff0e::1:2"}} {
 		p := newPair(t, [2]softnic.GID{addr(a[0]), addr(a[1])})
 		group := netip.MustParseAddr(a[2])
-		ah := qp.AddressHandle{GID: group.As16()}
+		ah := qp.AHAttr{GID: group.As16()}
 		from, fcq := qpOf(t, p.ports[0], start, qp.UD, ah, nil)
 		var qps []*softnic.QP
 		var cqs []*softnic.CQ
@@ -381,7 +380,7 @@ func TestMulticast(t *testing.T) {
 		}
 		require.ErrorIs(t, qps[0].AttachMulticast(netip.MustParseAddr(a[0])), softnic.ErrAddress)
 		send := func() *frame.Frame {
-			require.NoError(t, from.PostSend(start, &qp.SendWR{Op: qp.OpSend, Flags: qp.Signaled, AH: &ah, RemoteQPN: qp.MulticastQPN, RemoteQKey: 0x1111, Local: []byte("all")}))
+			require.NoError(t, from.PostSend(start, &qp.SendWR{Op: qp.OpSend, Flags: qp.Signaled, AH: qp.NewAddressHandle(ah), RemoteQPN: qp.MulticastQPN, RemoteQKey: 0x1111, Local: []byte("all")}))
 			b := drain(p.ports[0], start)
 			require.Len(t, b, 1)
 			require.Equal(t, qp.Success, poll(t, fcq).Status)

@@ -32,7 +32,7 @@ func BenchmarkWrite(b *testing.B) {
 					for i := range pair {
 						g, _ := p.ports[1-i].GID(0)
 						n := uint32(0x11 + len(from))
-						pair[i], _ = qpOf(b, p.ports[i], p.now, qp.RC, qp.AddressHandle{GID: g, MAC: p.ports[1-i].MAC()}, func(c *softnic.QPConfig, a *qp.Attr) {
+						pair[i], _ = qpOf(b, p.ports[i], p.now, qp.RC, qp.AHAttr{GID: g, MAC: p.ports[1-i].MAC()}, func(c *softnic.QPConfig, a *qp.Attr) {
 							c.QPN, a.DestQPN, a.PathMTU, a.MaxDestRdAtomic = n, n, mtu, 4
 						})
 					}

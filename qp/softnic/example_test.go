@@ -35,7 +35,7 @@ func Example() {
 	for i, q := range qps {
 		gid, _ := ports[1-i].GID(0)
 		a := qp.Attr{PKey: 0xffff, Access: qp.RemoteWrite, PathMTU: 1024, DestQPN: qps[1-i].Num(),
-			AH: qp.AddressHandle{GID: gid}, Timeout: 14, RetryCnt: 7, RNRRetry: 7}
+			AH: qp.AHAttr{GID: gid}, Timeout: 14, RetryCnt: 7, RNRRetry: 7}
 		for s, mask := range []qp.AttrMask{
 			qp.AttrPKey | qp.AttrAccess,
 			qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer,

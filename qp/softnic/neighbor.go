@@ -54,7 +54,7 @@ type tag uint32
 
 const isTag tag = 1 << 16
 
-func tagOf(ah *qp.AddressHandle) tag {
+func tagOf(ah *qp.AHAttr) tag {
 	if !ah.HasVLAN {
 		return 0
 	}
@@ -149,19 +149,20 @@ func (p *Port) askMore() {
 			continue
 		}
 		dst, ah := q.waitsFor()
-		if p.resolve(dst, int(ah.SGIDIndex), tagOf(ah)); n.more {
+		if p.resolve(dst, int(ah.SGIDIndex), tagOf(&ah)); n.more {
 			return
 		}
 	}
 }
 
-// waitsFor returns the address that q's next packet needs, and the handle that has
-// it.
-func (q *QP) waitsFor() (netip.Addr, *qp.AddressHandle) {
-	if ah := q.m.NextAH(); ah != nil {
+// waitsFor returns the address that q's next packet needs, and the attributes that
+// have it.
+func (q *QP) waitsFor() (netip.Addr, qp.AHAttr) {
+	if h := q.m.NextAH(); h != nil {
+		ah := h.Attr()
 		return netip.AddrFrom16(ah.GID).Unmap(), ah
 	}
-	return q.peer, &q.m.Attr().AH
+	return q.peer, q.ah
 }
 
 func (p *Port) resolveAgain(t int64) {

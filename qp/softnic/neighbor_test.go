@@ -69,7 +69,7 @@ func TestAsksAsLinux(t *testing.T) {
 		{"cm-rping-ipv6", "fe80::5054:ff:fe00:2", "2001:db8::1", 2},
 	} {
 		p := onePort(t, c.mac, softnic.Config{}, c.from)
-		q, _ := qpOf(t, p, start, qp.RC, qp.AddressHandle{GID: gidOf(c.to)}, nil)
+		q, _ := qpOf(t, p, start, qp.RC, qp.AHAttr{GID: gidOf(c.to)}, nil)
 		require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
 		asked := drain(p, start)
 		require.Len(t, asked, 1)
@@ -96,11 +96,11 @@ func TestNobodyAnswers(t *testing.T) {
 	}{{qp.RC, qp.RetryExcErr, qp.Error}, {qp.UC, qp.LocalQPOpErr, qp.SQE}, {qp.UD, qp.LocalQPOpErr, qp.SQE}} {
 		t.Run(c.typ.String(), func(t *testing.T) {
 			p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
-			ah := qp.AddressHandle{GID: gidOf("192.0.2.9")}
+			ah := qp.AHAttr{GID: gidOf("192.0.2.9")}
 			q, cq := qpOf(t, p, start, c.typ, ah, nil)
 			wr := qp.SendWR{ID: 5, Op: qp.OpSend, Flags: qp.Signaled}
 			if c.typ == qp.UD {
-				wr.AH = &ah
+				wr.AH = qp.NewAddressHandle(ah)
 			}
 			require.NoError(t, q.PostSend(start, &wr))
 			wr.ID = 6
@@ -135,7 +135,7 @@ func TestManyUnresolved(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
 	var cqs []*softnic.CQ
 	for i := range n {
-		q, cq := qpOf(t, p, start, qp.RC, qp.AddressHandle{GID: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}).As16()}, nil)
+		q, cq := qpOf(t, p, start, qp.RC, qp.AHAttr{GID: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}).As16()}, nil)
 		cqs = append(cqs, cq)
 		require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend, Flags: qp.Signaled}))
 	}
@@ -225,7 +225,7 @@ func TestFullTableKeepsNeighbors(t *testing.T) {
 	for i := range 100 {
 		p.AddNeighbor(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), frame.MAC{2, 3})
 	}
-	q, _ := qpOf(t, p, start, qp.UC, qp.AddressHandle{GID: gidOf("192.0.2.2")}, nil)
+	q, _ := qpOf(t, p, start, qp.UC, qp.AHAttr{GID: gidOf("192.0.2.2")}, nil)
 	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
 	require.Equal(t, frame.MAC{2, 2}, decode(t, drain(p, start)[0]).DstMAC)
 }

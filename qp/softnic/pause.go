@@ -29,10 +29,7 @@ func (p *Port) release() {
 
 // holds reports whether q's next packet is of a paused priority.
 func (p *Port) holds(q *QP) bool {
-	ah := q.m.NextAH()
-	if ah == nil {
-		ah = &q.m.Attr().AH
-	}
+	_, ah := q.waitsFor()
 	return p.paused>>Priority(ah.TrafficClass, ah.HasVLAN, ah.VLAN)&1 != 0
 }
 

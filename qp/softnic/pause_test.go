@@ -32,7 +32,7 @@ func TestSetPaused(t *testing.T) {
 		}
 		for range 2 {
 			require.NoError(t, qs[i].PostSend(now, &qp.SendWR{Local: []byte{1}, RemoteQPN: uint32(100 + i),
-				AH: &qp.AddressHandle{GID: dst, TrafficClass: uint8(i) << 5}}))
+				AH: qp.NewAddressHandle(qp.AHAttr{GID: dst, TrafficClass: uint8(i) << 5})}))
 		}
 	}
 	next := func() uint32 {

@@ -190,7 +190,7 @@ func New(cfg Config) (*Port, error) {
 }
 
 // Counters returns what was counted.
-func (p *Port) Counters() *Counters { return &p.counters }
+func (p *Port) Counters() Counters { return p.counters }
 
 // MAC returns the port's Ethernet address.
 func (p *Port) MAC() frame.MAC { return p.cfg.MAC }

@@ -85,7 +85,7 @@ func (p *pair) connect(i int, q *softnic.QP, destQPN uint32) {
 	dst, _ := p.ports[1-i].GID(0)
 	a := qp.Attr{
 		PKey: 0xffff, QKey: 0x1111, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic, PathMTU: 1024,
-		DestQPN: destQPN, AH: qp.AddressHandle{GID: dst}, RQPSN: 5, SQPSN: 5,
+		DestQPN: destQPN, AH: qp.AHAttr{GID: dst}, RQPSN: 5, SQPSN: 5,
 		MaxDestRdAtomic: 4, MaxRdAtomic: 4, MinRNRTimer: 12, Timeout: 14, RetryCnt: 7, RNRRetry: 7,
 	}
 	steps := []qp.AttrMask{

@@ -26,6 +26,7 @@ type QP struct {
 	m    *qp.QP
 
 	// Where packets of a connected QP go.
+	ah      qp.AHAttr
 	peer    netip.Addr
 	mac     frame.MAC
 	gid     uint8
@@ -135,11 +136,11 @@ func (q *QP) Type() qp.Type { return q.m.Type() }
 // State returns the QP's state.
 func (q *QP) State() qp.State { return q.m.State() }
 
-// Attr returns the QP's attributes. The caller must not change them.
-func (q *QP) Attr() *qp.Attr { return q.m.Attr() }
+// Attr returns the QP's attributes.
+func (q *QP) Attr() qp.Attr { return q.m.Attr() }
 
 // Counters returns what the QP counted.
-func (q *QP) Counters() *qp.Counters { return q.m.Counters() }
+func (q *QP) Counters() qp.Counters { return q.m.Counters() }
 
 // Outstanding returns the number of sends that are not complete.
 func (q *QP) Outstanding() int { return q.m.Outstanding() }
@@ -172,7 +173,7 @@ func (q *QP) Modify(now time.Time, a *qp.Attr, mask qp.AttrMask) error {
 		return err
 	}
 	if mask&qp.AttrAH != 0 {
-		q.peer, q.gid = peer, a.AH.SGIDIndex
+		q.ah, q.peer, q.gid = a.AH, peer, a.AH.SGIDIndex
 		q.mac = a.AH.MAC
 	}
 	// Both may have changed, where the next packet goes and whether there is one:
@@ -208,7 +209,7 @@ func (p *Port) hasPKey(k uint16) bool {
 
 // destination returns the address of h, which must be of the family of the GID
 // that it is to be sent from, unless that speaks RoCE v1.
-func (p *Port) destination(h *qp.AddressHandle) (netip.Addr, error) {
+func (p *Port) destination(h *qp.AHAttr) (netip.Addr, error) {
 	if int(h.SGIDIndex) >= len(p.gids) {
 		return netip.Addr{}, ErrAddress
 	}
@@ -220,11 +221,21 @@ func (p *Port) destination(h *qp.AddressHandle) (netip.Addr, error) {
 	return a, nil
 }
 
+// CreateAH returns the handle of a, for datagrams of the port's QPs
+// (ibv_create_ah). It fails with ErrAddress.
+func (p *Port) CreateAH(a qp.AHAttr) (*qp.AddressHandle, error) {
+	if _, err := p.destination(&a); err != nil {
+		return nil, err
+	}
+	return qp.NewAddressHandle(a), nil
+}
+
 // PostSend adds a send: see qp.Requester's PostSend. Besides its errors there is
 // ErrAddress for a datagram.
 func (q *QP) PostSend(now time.Time, wr *qp.SendWR) error {
-	if wr.AH != nil {
-		if _, err := q.port.destination(wr.AH); err != nil {
+	if wr.AH != nil && q.m.Type() == qp.UD {
+		ah := wr.AH.Attr()
+		if _, err := q.port.destination(&ah); err != nil {
 			return err
 		}
 	}

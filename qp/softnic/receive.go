@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
@@ -63,6 +62,24 @@ func (p *Port) HandleFrame(now time.Time, b []byte) Result {
 	return p.HandleDecoded(now, f)
 }
 
+// CountReceived counts a frame that was decoded outside the port, before
+// HandleDecoded.
+func (p *Port) CountReceived() { p.counters.RxFrames++ }
+
+// CountDropped counts a frame that whoever decoded it outside the port dropped as
+// NotRoCE, Malformed or BadICRC.
+func (p *Port) CountDropped(r Result) {
+	p.counters.RxFrames++
+	switch r {
+	case NotRoCE:
+		p.counters.RxNotRoCE++
+	case Malformed:
+		p.counters.RxMalformed++
+	case BadICRC:
+		p.counters.RxICRCEncapsulated++
+	}
+}
+
 // HandleDecoded takes a packet that was decoded and checked already, for a
 // network that carries no bytes or a socket that hides them. Nothing of f is
 // kept. It does not count RxFrames.
@@ -87,11 +104,11 @@ func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
 		p.counters.RxWrongAddress++
 		return WrongAddress
 	}
-	var v qp.Verdict
-	if datagram && f.Packet.Opcode != bth.CNP {
+	if datagram {
 		p.grhOf(f)
-		v = q.m.HandleDatagram(now, &f.Packet, &p.grh)
-	} else if v = q.m.HandlePacket(now, &f.Packet); v == qp.Notified {
+	}
+	v := q.m.HandlePacket(now, &f.Packet, &p.grh)
+	if v == qp.Notified {
 		p.counters.RpCnpHandled++
 		if q.rate != nil {
 			q.rate.rp.HandleCNP(now)
@@ -127,7 +144,7 @@ func (p *Port) handleMulticast(now time.Time, f *frame.Frame) Result {
 	for i := range p.groups {
 		if g := &p.groups[i]; g.addr == f.Dst {
 			for _, q := range g.qps {
-				q.m.HandleDatagram(now, &f.Packet, &p.grh)
+				q.m.HandlePacket(now, &f.Packet, &p.grh)
 				p.touch(q)
 				r = Delivered
 			}

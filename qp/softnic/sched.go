@@ -40,14 +40,21 @@ func (p *Port) touch(q *QP) {
 	if !q.unresolved {
 		p.ready.push(q)
 	}
-	if q.m.HasSendCompletion() {
-		q.sendCQ.push(&q.sendNode)
-	}
-	if q.m.HasRecvCompletion() {
-		q.recvCQ.push(&q.recvNode)
-	}
-	if q.m.HasEvent() {
-		p.event.push(q)
+	p.collect(q, qp.PendingSendCompletion|qp.PendingRecvCompletion|qp.PendingEvent)
+}
+
+// collect updates the completion, event and timer queues with what q has for them.
+func (p *Port) collect(q *QP, of qp.Pending) {
+	if has := q.m.Pending(of); has != 0 {
+		if has&qp.PendingSendCompletion != 0 {
+			q.sendCQ.push(&q.sendNode)
+		}
+		if has&qp.PendingRecvCompletion != 0 {
+			q.recvCQ.push(&q.recvNode)
+		}
+		if has&qp.PendingEvent != 0 {
+			p.event.push(q)
+		}
 	}
 	p.reschedule(q)
 }

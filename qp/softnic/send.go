@@ -57,7 +57,7 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 		if !p.nextOf(now, q, f) {
 			continue
 		}
-		if l := q.rate; l != nil && l.rp.Limited() && !l.pacer.Ready(now) && !q.m.HasAnswer() {
+		if l := q.rate; l != nil && l.rp.Limited() && !l.pacer.Ready(now) && q.m.Pending(qp.PendingResponse|qp.PendingAck) == 0 {
 			p.park(now, q) // rather than find that out when it is asked
 		} else {
 			p.ready.push(q) // at the end: the others have their turn
@@ -77,12 +77,12 @@ func (p *Port) Idle() bool {
 func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 	// First of all: what is made must not be lost for want of an address.
 	if q.m.Type() == qp.UD || q.mac == (frame.MAC{}) {
-		if !q.m.HasPacket() {
+		if q.m.Pending(qp.PendingPacket) == 0 {
 			q.paced = 0
 			p.touchTimes(q)
 			return false
 		}
-		if !p.resolved(q, q.m.NextAH()) {
+		if !p.resolved(q) {
 			return false
 		}
 	}
@@ -92,7 +92,7 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 		l.pacer.SetRate(now, l.rp.Rate())
 		if !l.pacer.Ready(now) {
 			// Acknowledgements do not wait: the limit is for data.
-			if made = q.m.NextAcknowledge(&p.out); !made {
+			if made = q.m.NextPacketOf(now, qp.PendingAck, &p.out); !made {
 				p.park(now, q)
 				return false
 			}
@@ -118,16 +118,10 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 	return true
 }
 
-// touchTimes is touch after packets were made: nothing else can have changed for
-// connected QPs, but datagrams complete.
+// touchTimes updates the completion, event and timer queues after a packet was
+// sent; it does not mark q ready.
 func (p *Port) touchTimes(q *QP) {
-	if q.m.HasSendCompletion() {
-		q.sendCQ.push(&q.sendNode)
-	}
-	if q.m.HasEvent() {
-		p.event.push(q)
-	}
-	p.reschedule(q)
+	p.collect(q, qp.PendingSendCompletion|qp.PendingEvent)
 }
 
 // park lets q wait for its pacer, or for its rate to rise.
@@ -159,9 +153,10 @@ func frameSize(f *frame.Frame) int {
 // address fills f but for the packet: the peer of q, or where the datagram in
 // p.out goes.
 func (p *Port) address(q *QP, f *frame.Frame) {
-	ah, peer, mac, sport := &q.m.Attr().AH, q.peer, q.mac, q.srcPort
+	ah, peer, mac, sport := &q.ah, q.peer, q.mac, q.srcPort
 	if p.out.AH != nil {
-		ah = p.out.AH
+		a := p.out.AH.Attr()
+		ah = &a
 		peer = netip.AddrFrom16(ah.GID).Unmap()
 		fl := ah.FlowLabel
 		if fl == 0 {
@@ -215,7 +210,7 @@ var cnpReserved [bth.CNPReserved]byte
 
 // macOf returns the hardware address of dst: the handle's, that of a multicast
 // group, or what the table has.
-func (p *Port) macOf(ah *qp.AddressHandle, dst netip.Addr) (frame.MAC, bool) {
+func (p *Port) macOf(ah *qp.AHAttr, dst netip.Addr) (frame.MAC, bool) {
 	switch {
 	case ah.MAC != [6]byte{}:
 		return ah.MAC, true
@@ -231,14 +226,9 @@ func (p *Port) macOf(ah *qp.AddressHandle, dst netip.Addr) (frame.MAC, bool) {
 
 // resolved reports whether the hardware address of q's next packet is known, and
 // asks for it if not.
-func (p *Port) resolved(q *QP, ah *qp.AddressHandle) bool {
-	dst, sgid := q.peer, q.gid
-	if ah != nil {
-		dst, sgid = netip.AddrFrom16(ah.GID).Unmap(), ah.SGIDIndex
-	} else {
-		ah = &q.m.Attr().AH
-	}
-	mac, ok := p.macOf(ah, dst)
+func (p *Port) resolved(q *QP) bool {
+	dst, ah := q.waitsFor()
+	mac, ok := p.macOf(&ah, dst)
 	if ok {
 		if q.m.Type() != qp.UD {
 			q.mac = mac
@@ -246,6 +236,6 @@ func (p *Port) resolved(q *QP, ah *qp.AddressHandle) bool {
 		return true
 	}
 	q.unresolved = true
-	p.resolve(dst, int(sgid), tagOf(ah))
+	p.resolve(dst, int(ah.SGIDIndex), tagOf(&ah))
 	return false
 }

@@ -26,7 +26,7 @@ type victim struct {
 	port *softnic.Port
 	now  time.Time
 	qps  []*softnic.QP
-	ahs  []qp.AddressHandle
+	ahs  []qp.AHAttr
 	cq   *softnic.CQ
 	srq  *softnic.SRQ
 	mem  []byte
@@ -59,7 +59,7 @@ func newVictim(t testing.TB) *victim {
 		c := qp.Config{Type: typ, MaxSendWR: 8, MaxRecvWR: 16, MaxRdAtomic: 4, MaxDestRdAtomic: 4}
 		q, err := v.port.CreateQP(softnic.QPConfig{Config: c, SendCQ: v.cq, RecvCQ: v.cq, XRCD: 3})
 		require.NoError(t, err)
-		ah := qp.AddressHandle{GID: gidOf([]string{"192.0.2.2", "192.0.2.1", "2001:db8::2", "2001:db8::1"}[i%4]), SGIDIndex: uint8(i%4/2) * 2, MAC: peerMAC}
+		ah := qp.AHAttr{GID: gidOf([]string{"192.0.2.2", "192.0.2.1", "2001:db8::2", "2001:db8::1"}[i%4]), SGIDIndex: uint8(i%4/2) * 2, MAC: peerMAC}
 		v.qps, v.ahs = append(v.qps, q), append(v.ahs, ah)
 	}
 	require.NoError(t, v.qps[6].AttachMulticast(netip.MustParseAddr("239.1.1.1")))
@@ -218,13 +218,13 @@ func TestStorm(t *testing.T) {
 				v.revive()
 			}
 			v.settle()
-			before, saw := *v.port.Counters(), v.totals()
+			before, saw := v.port.Counters(), v.totals()
 			r := v.port.HandleFrame(v.now, m.next())
 			results[r]++
 			if r == softnic.BadICRC {
 				before.RxFrames++
 				before.RxICRCEncapsulated++
-				if *v.port.Counters() != before || v.totals() != saw {
+				if v.port.Counters() != before || v.totals() != saw {
 					t.Fatal("a packet with a bad ICRC was looked at")
 				}
 				if sent := v.settle(); sent != 0 {

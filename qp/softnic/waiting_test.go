@@ -33,9 +33,9 @@ func arpAnswer(b []byte) []byte {
 // after the drain is sent all the same.
 func TestAddressComesWhileDraining(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
-	q, _ := qpOf(t, p, start, qp.UD, qp.AddressHandle{}, nil)
-	ah := qp.AddressHandle{GID: gidOf("192.0.2.9")}
-	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: &ah, RemoteQPN: 5}))
+	q, _ := qpOf(t, p, start, qp.UD, qp.AHAttr{}, nil)
+	ah := qp.AHAttr{GID: gidOf("192.0.2.9")}
+	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: qp.NewAddressHandle(ah), RemoteQPN: 5}))
 	asked := drain(p, start)
 	require.Len(t, asked, 1)
 	require.NoError(t, q.Modify(start, &qp.Attr{State: qp.SQD}, qp.AttrState))
@@ -73,7 +73,7 @@ func TestAcknowledgeWaitsForAddress(t *testing.T) {
 	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpWrite, Local: make([]byte, 1024)}))
 	require.Len(t, drain(p, start), 1) // the pacer is shut now
 	require.NoError(t, q.Modify(start, &qp.Attr{State: qp.SQD}, qp.AttrState))
-	require.NoError(t, q.Modify(start, &qp.Attr{State: qp.SQD, AH: qp.AddressHandle{GID: gidOf("192.0.2.2")}}, qp.AttrState|qp.AttrAH))
+	require.NoError(t, q.Modify(start, &qp.Attr{State: qp.SQD, AH: qp.AHAttr{GID: gidOf("192.0.2.2")}}, qp.AttrState|qp.AttrAH))
 	p.HandleFrame(start, request(q).AppendTo(nil))
 	asked := drain(p, start)
 	require.Len(t, asked, 1)
@@ -96,14 +96,14 @@ func TestStrangersMakeRoom(t *testing.T) {
 	}
 	for i := range 3 {
 		gid := netip.AddrFrom4([4]byte{192, 0, 2, byte(9 + i)}).As16()
-		q, _ := qpOf(t, p, start, qp.UC, qp.AddressHandle{GID: gid}, nil)
+		q, _ := qpOf(t, p, start, qp.UC, qp.AHAttr{GID: gid}, nil)
 		require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
 		asked := drain(p, start)
 		require.Len(t, asked, 1)
 		p.HandleFrame(start, arpAnswer(asked[0]))
 		require.Len(t, drain(p, start), 1, i)
 	}
-	q, _ := qpOf(t, p, start, qp.UC, qp.AddressHandle{GID: gidOf("192.0.2.2")}, nil)
+	q, _ := qpOf(t, p, start, qp.UC, qp.AHAttr{GID: gidOf("192.0.2.2")}, nil)
 	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
 	require.Equal(t, frame.MAC{2, 2}, decode(t, drain(p, start)[0]).DstMAC)
 }
@@ -113,7 +113,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 func TestNeighborsInVLAN(t *testing.T) {
 	const tci = 3<<13 | 100
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1", "2001:db8::1")
-	ah := qp.AddressHandle{GID: gidOf("192.0.2.9"), HasVLAN: true, VLAN: tci}
+	ah := qp.AHAttr{GID: gidOf("192.0.2.9"), HasVLAN: true, VLAN: tci}
 	q, _ := qpOf(t, p, start, qp.UC, ah, nil)
 	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
 	asked := drain(p, start)
@@ -155,7 +155,7 @@ func TestOtherAddressOfPort(t *testing.T) {
 		{Addr: a}, {Addr: a, Type: softnic.RoCEv1}, {Addr: netip.MustParseAddr("2001:db8::100")}}})
 	require.NoError(t, err)
 	for i, want := range []softnic.Result{softnic.Delivered, softnic.WrongAddress, softnic.WrongAddress} {
-		q, _ := qpOf(t, p, start, qp.RC, qp.AddressHandle{GID: gidOf("2001:db8::2"), MAC: peerMAC}, nil)
+		q, _ := qpOf(t, p, start, qp.RC, qp.AHAttr{GID: gidOf("2001:db8::2"), MAC: peerMAC}, nil)
 		f := request(q)
 		f.Net, f.Src, f.Dst = frame.IPv6, netip.MustParseAddr("2001:db8::2"), a
 		switch i {
@@ -173,7 +173,7 @@ func TestOtherAddressOfPort(t *testing.T) {
 func TestMarkedStrangers(t *testing.T) {
 	params := cnp.Paper()
 	p := onePort(t, 1, softnic.Config{DCQCN: &params, LineRate: 10e9}, "192.0.2.1")
-	ud, _ := qpOf(t, p, start, qp.UD, qp.AddressHandle{}, nil)
+	ud, _ := qpOf(t, p, start, qp.UD, qp.AHAttr{}, nil)
 	rc, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
 	other := request(rc)
 	other.Packet.PKey = 0x8123

@@ -167,7 +167,7 @@ func TestXRC(t *testing.T) {
 	require.NoError(t, err)
 
 	make2 := func() (*softnic.QP, *softnic.CQ, *softnic.QP, *softnic.CQ) {
-		to := func(i int) qp.AddressHandle { g, _ := p.ports[i].GID(0); return qp.AddressHandle{GID: g} }
+		to := func(i int) qp.AHAttr { g, _ := p.ports[i].GID(0); return qp.AHAttr{GID: g} }
 		peer := func(n uint32) func(*softnic.QPConfig, *qp.Attr) {
 			return func(c *softnic.QPConfig, a *qp.Attr) { c.QPN, a.DestQPN, c.XRCD = 0x20+n, 0x20+n, domain }
 		}
@@ -261,9 +261,9 @@ func TestRoCEv1(t *testing.T) {
 	mem := make([]byte, 8192)
 	key, err := p.regs[1].Register(qp.Region{Data: mem, Addr: 0x7000, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic})
 	require.NoError(t, err)
-	to := func(i int) qp.AddressHandle {
+	to := func(i int) qp.AHAttr {
 		g, _ := p.ports[i].GID(0)
-		return qp.AddressHandle{GID: g, MAC: p.ports[i].MAC(), TrafficClass: 0x68, HopLimit: 5, FlowLabel: 0x54321, HasVLAN: true, VLAN: 5<<13 | 33}
+		return qp.AHAttr{GID: g, MAC: p.ports[i].MAC(), TrafficClass: 0x68, HopLimit: 5, FlowLabel: 0x54321, HasVLAN: true, VLAN: 5<<13 | 33}
 	}
 	a, acq := qpOf(t, p.ports[0], p.now, qp.RC, to(1), nil)
 	b, bcq := qpOf(t, p.ports[1], p.now, qp.RC, to(0), nil)
@@ -285,12 +285,12 @@ func TestRoCEv1(t *testing.T) {
 	require.Equal(t, seq(1500), got)
 	require.Equal(t, append(seq(1027), make([]byte, 73)...), back)
 
-	u, _ := qpOf(t, p.ports[0], p.now, qp.UD, qp.AddressHandle{}, nil)
-	v, vcq := qpOf(t, p.ports[1], p.now, qp.UD, qp.AddressHandle{}, nil)
+	u, _ := qpOf(t, p.ports[0], p.now, qp.UD, qp.AHAttr{}, nil)
+	v, vcq := qpOf(t, p.ports[1], p.now, qp.UD, qp.AHAttr{}, nil)
 	area := make([]byte, 60)
 	require.NoError(t, v.PostRecv(&qp.RecvWR{Local: area}))
 	ah := to(1)
-	require.NoError(t, u.PostSend(p.now, &qp.SendWR{Op: qp.OpSend, AH: &ah, RemoteQPN: v.Num(), RemoteQKey: 0x1111, Local: seq(9)}))
+	require.NoError(t, u.PostSend(p.now, &qp.SendWR{Op: qp.OpSend, AH: qp.NewAddressHandle(ah), RemoteQPN: v.Num(), RemoteQKey: 0x1111, Local: seq(9)}))
 	p.run(10 * time.Millisecond)
 	require.EqualValues(t, 49, poll(t, vcq).ByteLen)
 	require.Equal(t, seq(9), area[40:49])
