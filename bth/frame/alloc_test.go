@@ -52,8 +52,21 @@ func TestNoAllocations(t *testing.T) {
 		never("AppendBinary", func() { buf, _ = g.AppendBinary(buf[:0]) })
 		g.Packet.Pad[0] = 1 // pad that is not zero takes another way
 		never("AppendTo", func() { buf = g.AppendTo(buf[:0]) })
-		g.VLANs = 3
+		g.VLANs = 4
 		never("refusal", func() { buf, _ = g.AppendBinary(buf[:0]) })
+	}
+	for _, x := range loadTunnels(t) {
+		never(x.name, func() {
+			for n := range len(x.b) + 1 {
+				_ = captured.Decode(frame.Ethernet, x.b[:n], len(x.b), &f)
+				_ = captured.Protocol(frame.Ethernet, x.b[:n], len(x.b))
+			}
+			_ = f.Segment()
+			for i := range f.Outer.Len() {
+				u := f.Outer.Tunnel(i)
+				buf = u.AppendTo(buf[:0])
+			}
+		})
 	}
 	never("entropy", func() { _ = frame.SourcePort(frame.FlowLabel(0x11, 0x12)) })
 	never("names", func() { _, _ = frame.IPv4.String(), frame.ICRCBad.String() })

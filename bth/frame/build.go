@@ -8,9 +8,9 @@ import (
 )
 
 // MaxHeaderSize is the most that a frame has besides payload and pad, in bytes:
-// Ethernet with two tags, IPv4 with all options or IPv6, UDP, the longest
+// Ethernet with all tags, IPv4 with all options or IPv6, UDP, the longest
 // transport headers, and the ICRC.
-const MaxHeaderSize = ethernetSize + 8 + ipv4Size + maxIPv4Options + udpSize + bth.MaxHeaderSize + bth.ICRCSize
+const MaxHeaderSize = ethernetSize + 4*MaxVLANs + ipv4Size + maxIPv4Options + udpSize + bth.MaxHeaderSize + bth.ICRCSize
 
 // AppendTo appends the frame to dst: an Ethernet header where Link is Ethernet,
 // the network header that Net names (IPv6 where it names none), UDP but for a
@@ -57,7 +57,7 @@ func (f *Frame) AppendTo(dst []byte) []byte {
 func (f *Frame) appendEthernet(dst []byte) []byte {
 	dst = append(dst, f.DstMAC[:]...)
 	dst = append(dst, f.SrcMAC[:]...)
-	for _, v := range f.VLAN[:min(f.VLANs, 2)] {
+	for _, v := range f.VLAN[:min(f.VLANs, MaxVLANs)] {
 		dst = binary.BigEndian.AppendUint16(dst, v.TPID)
 		dst = binary.BigEndian.AppendUint16(dst, v.TCI)
 	}
@@ -135,7 +135,7 @@ func (f *Frame) appendIPv6(dst []byte, payload int) []byte {
 
 // Validate returns what AppendTo would lose or make up: ErrRange for a field or
 // a length beyond its width, an address of the wrong family or with a zone, or a
-// tag whose TPID is neither EtherTypeVLAN nor EtherTypeQinQ; ErrLink for a link
+// tag whose TPID is none of a tag; ErrLink for a link
 // that AppendTo makes no header of (the zero value, which somebody forgot to set,
 // and the cooked links); or what bth.Packet's Validate says. The defaults of
 // DstPort and HopLimit are no loss.
@@ -167,11 +167,11 @@ func (f *Frame) Validate() error {
 	default:
 		return ErrRange
 	}
-	if f.VLANs > 2 {
+	if f.VLANs > MaxVLANs {
 		return ErrRange
 	}
 	for _, v := range f.VLAN[:f.VLANs] {
-		if v.TPID != EtherTypeVLAN && v.TPID != EtherTypeQinQ {
+		if !isTag(v.TPID) {
 			return ErrRange
 		}
 	}

@@ -7,19 +7,49 @@ import (
 	"github.com/roce-go/roce/bth"
 )
 
-// Finder finds packets. The zero value looks for the standard port.
+// Finder finds packets. The zero value looks for the standard port, and takes
+// only what a network interface takes for RoCE: what captures hold besides is for
+// the options.
 type Finder struct {
 	// UDPPort is the UDP destination port of RoCE v2; 0 means Port.
 	UDPPort uint16
+	// Tunnels makes it look into up to MaxTunnels tunnels for a packet that is not
+	// RoCE by itself: see TunnelKind. Frame.Outer tells which there were.
+	Tunnels bool
+	// VXLANPorts are UDP destination ports of VXLAN beside 4789 and 8472.
+	VXLANPorts []uint16
+	// Sliced makes a frame that is shorter than its headers say one that was cut, as
+	// by a capture: switches cut the copies that they send, and a later capture
+	// calls the rest the whole frame. Without it such a frame is ErrLength; a frame
+	// with a wrong length in its headers looks the same.
+	Sliced bool
 }
 
-// span says where the parts of a frame lie.
+func (d *Finder) port() uint16 {
+	if d.UDPPort == 0 {
+		return Port
+	}
+	return d.UDPPort
+}
+
+// span says where the parts of a frame lie, as offsets.
 type span struct {
 	net       Net
 	vlans     uint8
-	netOff    int // network header
-	transport int // BTH
-	end       int // after the ICRC, as the headers say
+	link      Link // of the innermost frame
+	start     int  // where that frame begins
+	netOff    int  // network header
+	transport int  // BTH
+	end       int  // after the ICRC, as the headers say
+	limit     int  // where the innermost frame ends at the latest
+
+	// For a frame that is not RoCE: what it is, where the header of that protocol
+	// begins, or 0, and whether an IPv6 segment routing header stands before it.
+	what     Protocol
+	after    int
+	segments bool
+
+	layers layers
 }
 
 // Decode reads the frame b of the standard port: what is around the packet and
@@ -50,7 +80,7 @@ func (d Finder) Decode(link Link, b []byte, wireLen int, f *Frame) error {
 	f.Link = Ethernet
 	f.Net = IPv4
 	f.VLANs = 0
-	f.VLAN = [2]VLAN{}
+	f.VLAN = [MaxVLANs]VLAN{}
 	f.TrafficClass = h[15]
 	f.HopLimit = h[22]
 	f.FlowLabel = 0
@@ -63,6 +93,9 @@ func (d Finder) Decode(link Link, b []byte, wireLen int, f *Frame) error {
 	f.DstPort = uint16(ports)
 	f.UDPChecksum = binary.BigEndian.Uint16(h[40:])
 	f.TransportLen = end - plainSize
+	if f.Outer.layers.n != 0 {
+		f.Outer = Outer{}
+	}
 	// All stores of pointers stand together, after all loads, so that there is
 	// one look at whether the collector runs.
 	src, dst := netip.AddrFrom4([4]byte(h[26:30])), netip.AddrFrom4([4]byte(h[30:34]))
@@ -85,7 +118,8 @@ func (d Finder) decode(link Link, b []byte, wireLen int, f *Frame) error {
 	if err != nil {
 		return err
 	}
-	if err := f.Packet.DecodePrefix(b[s.transport:min(s.end, len(b))], s.end-s.transport); err != nil {
+	end := min(s.end, s.limit, len(b))
+	if err := f.Packet.DecodePrefix(b[s.transport:end], s.end-s.transport); err != nil {
 		return err
 	}
 	f.fill(link, b, &s)
@@ -100,13 +134,9 @@ const plainSize = ethernetSize + ipv4Size + udpSize
 // What it refuses is looked at again by locate: a short cut, not a second
 // opinion.
 func (d Finder) plain(h *[plainSize]byte, total uint32) bool {
-	port := uint32(d.UDPPort)
-	if port == 0 {
-		port = Port
-	}
 	return binary.BigEndian.Uint32(h[12:])>>8 == EtherTypeIPv4<<8|0x45 &&
 		binary.BigEndian.Uint32(h[20:])&0x3fff00ff == protocolUDP &&
-		binary.BigEndian.Uint32(h[36:]) == port<<16+total-ipv4Size
+		binary.BigEndian.Uint32(h[36:]) == uint32(d.port())<<16+total-ipv4Size
 }
 
 // Find is Decode without the packet: it fills all but f.Packet, which is left
@@ -121,121 +151,221 @@ func (d Finder) Find(link Link, b []byte, wireLen int, f *Frame) error {
 	return nil
 }
 
-func (d Finder) locate(link Link, b []byte, wireLen int) (s span, err error) {
-	port := d.UDPPort
-	if port == 0 {
-		port = Port
-	}
-	wireLen = max(wireLen, len(b))
-	var etherType uint16
-	switch link {
-	case Ethernet:
-		if len(b) < ethernetSize {
-			return s, ErrTruncated
+// locate finds a packet in the frame, or in the tunnels in it.
+func (d *Finder) locate(link Link, b []byte, wireLen int) (s span, err error) {
+	s.limit = max(wireLen, len(b))
+	s.link = link
+	err = d.locateLink(b, &s)
+	for d.Tunnels && err == ErrNotRoCE && int(s.layers.n) < MaxTunnels {
+		in, ok := d.enter(b, &s)
+		if !ok || in.off > 0xffff {
+			break
 		}
-		s.netOff = ethernetSize
-		etherType = binary.BigEndian.Uint16(b[12:])
+		s.layers.all[s.layers.n] = layer{in.kind, s.net, s.vlans, s.link == LinuxSLL2 && s.start == 0, uint16(s.netOff), uint16(s.after)}
+		s.layers.n++
+		s = span{layers: s.layers, start: in.off, netOff: in.off, limit: min(s.limit, s.end), what: Protocol{In: in.kind}}
+		b = b[:min(len(b), s.limit)]
+		if in.etherType == inEthernet {
+			s.link = Ethernet
+			err = d.locateLink(b, &s)
+		} else {
+			s.link = RawIP
+			err = d.locateNet(b, &s, uint16(in.etherType))
+		}
+	}
+	return s, err
+}
+
+// locateLink reads the link header at s.start, tags, and what follows.
+func (d *Finder) locateLink(b []byte, s *span) error {
+	var etherType uint16
+	h := b[s.start:]
+	s.what.Kind, s.what.Number = LinkType, uint16(s.link)
+	switch s.link {
+	case Ethernet:
+		if len(h) < ethernetSize {
+			return ErrTruncated
+		}
+		s.netOff = s.start + ethernetSize
+		etherType = binary.BigEndian.Uint16(h[ethernetTypeOffset:])
 	case RawIP, RawIPv4, RawIPv6:
-		if len(b) == 0 {
-			return s, ErrTruncated
+		if len(h) == 0 {
+			return ErrTruncated
 		}
 		switch {
-		case b[0]>>4 == 4 && link != RawIPv6:
+		case h[0]>>4 == 4 && s.link != RawIPv6:
 			etherType = EtherTypeIPv4
-		case b[0]>>4 == 6 && link != RawIPv4:
+		case h[0]>>4 == 6 && s.link != RawIPv4:
 			etherType = EtherTypeIPv6
+		default:
+			return ErrNotRoCE
 		}
 	case LinuxSLL:
-		if len(b) < sllSize {
-			return s, ErrTruncated
+		if len(h) < sllSize {
+			return ErrTruncated
 		}
 		s.netOff = sllSize
-		etherType = binary.BigEndian.Uint16(b[14:])
+		etherType = binary.BigEndian.Uint16(h[14:])
 	case LinuxSLL2:
-		if len(b) < sll2Size {
-			return s, ErrTruncated
+		if len(h) < sll2Size {
+			return ErrTruncated
 		}
 		s.netOff = sll2Size
-		etherType = binary.BigEndian.Uint16(b)
+		etherType = binary.BigEndian.Uint16(h)
 	default:
-		return s, ErrLink
+		return ErrLink
 	}
-	for (etherType == EtherTypeVLAN || etherType == EtherTypeQinQ) && s.vlans < 2 {
+	for isTag(etherType) && s.vlans < MaxVLANs {
 		if len(b) < s.netOff+4 {
-			return s, ErrTruncated
+			return ErrTruncated
 		}
 		etherType = binary.BigEndian.Uint16(b[s.netOff+2:])
 		s.netOff += 4
 		s.vlans++
 	}
-	switch etherType {
-	case EtherTypeIPv4:
-		return s, s.locateIPv4(b, wireLen, port)
-	case EtherTypeIPv6:
-		return s, s.locateIPv6(b, wireLen, port)
-	case EtherTypeRoCE:
-		return s, s.locateGRH(b, wireLen)
-	}
-	return s, ErrNotRoCE
+	return d.locateNet(b, s, etherType)
 }
 
-func (s *span) locateIPv4(b []byte, wireLen int, port uint16) error {
+// isTag reports whether Ethertype t is that of a VLAN tag.
+func isTag(t uint16) bool {
+	return t == EtherTypeVLAN || t == EtherTypeQinQ || t == EtherTypeOldQinQ
+}
+
+// locateNet reads the network header at s.netOff.
+func (d *Finder) locateNet(b []byte, s *span, etherType uint16) error {
+	s.what.Kind, s.what.Number = EtherType, etherType
+	switch etherType {
+	case EtherTypeIPv4:
+		return d.locateIPv4(b, s)
+	case EtherTypeIPv6:
+		return d.locateIPv6(b, s)
+	case EtherTypeRoCE:
+		return d.locateGRH(b, s)
+	}
+	s.after, s.end = s.netOff, s.limit
+	return ErrNotRoCE
+}
+
+func (d *Finder) locateIPv4(b []byte, s *span) error {
 	h := b[s.netOff:]
 	if len(h) < ipv4Size {
 		return ErrTruncated
 	}
-	if h[0]>>4 != 4 || h[9] != protocolUDP {
+	if h[0]>>4 != 4 {
 		return ErrNotRoCE
 	}
+	s.what.Kind, s.what.Number = IPProtocol, uint16(h[9])
 	ihl := int(h[0]&0xf) * 4
-	if ihl < ipv4Size {
-		return ErrLength
-	}
+	total := int(binary.BigEndian.Uint16(h[2:]))
+	s.net = IPv4
+	s.end = s.netOff + total
 	frag := binary.BigEndian.Uint16(h[6:])
-	if frag&0x1fff != 0 {
-		return ErrFragment
-	}
-	if len(h) < ihl+udpSize {
+	switch {
+	case frag&0x1fff != 0: // whose port stands in the first one
+		s.what.Kind = IPFragment
+		return ErrNotRoCE
+	case h[9] != protocolUDP:
+		if ihl >= ipv4Size && total > ihl {
+			s.after = s.netOff + ihl
+		}
+		return ErrNotRoCE
+	case ihl < ipv4Size:
+		return ErrLength
+	case len(h) < ihl+udpSize:
+		if len(h) >= ihl+4 {
+			s.what.Kind, s.what.Number = UDPPort, binary.BigEndian.Uint16(h[ihl+2:])
+		}
 		return ErrTruncated
 	}
-	if binary.BigEndian.Uint16(h[ihl+2:]) != port {
+	s.what.Kind, s.what.Number = UDPPort, binary.BigEndian.Uint16(h[ihl+2:])
+	switch {
+	case s.what.Number != d.port():
+		s.udpPayload(h[ihl:], s.netOff+ihl)
 		return ErrNotRoCE
-	}
-	if frag&0x2000 != 0 {
+	case frag&0x2000 != 0:
 		return ErrFragment
-	}
-	total := int(binary.BigEndian.Uint16(h[2:]))
-	if int(binary.BigEndian.Uint16(h[ihl+4:])) != total-ihl {
+	case int(binary.BigEndian.Uint16(h[ihl+4:])) != total-ihl:
 		return ErrLength
 	}
-	s.net = IPv4
-	return s.lengths(wireLen, ihl+udpSize, total)
+	return d.lengths(s, ihl+udpSize)
 }
 
-func (s *span) locateIPv6(b []byte, wireLen int, port uint16) error {
+// udpPayload sets where the datagram with header h at offset at goes on, unless
+// its length makes no sense.
+func (s *span) udpPayload(h []byte, at int) {
+	if n := int(binary.BigEndian.Uint16(h[4:])); n >= udpSize {
+		s.after = at + udpSize
+		s.end = min(s.end, at+n)
+	}
+}
+
+func (d *Finder) locateIPv6(b []byte, s *span) error {
 	h := b[s.netOff:]
 	if len(h) < ipv6Size {
 		return ErrTruncated
 	}
-	// An extension header before the UDP header is never a RNIC's.
-	if h[0]>>4 != 6 || h[6] != protocolUDP {
-		return ErrNotRoCE
-	}
-	if len(h) < ipv6Size+udpSize {
-		return ErrTruncated
-	}
-	if binary.BigEndian.Uint16(h[ipv6Size+2:]) != port {
+	if h[0]>>4 != 6 {
 		return ErrNotRoCE
 	}
 	n := int(binary.BigEndian.Uint16(h[4:]))
+	s.net = IPv6
+	s.end = s.netOff + ipv6Size + n
+	s.what.Kind, s.what.Number = IPProtocol, uint16(h[6])
+	if h[6] != protocolUDP {
+		s.extensions(h)
+		return ErrNotRoCE
+	}
+	if len(h) < ipv6Size+udpSize {
+		if len(h) >= ipv6Size+4 {
+			s.what.Kind, s.what.Number = UDPPort, binary.BigEndian.Uint16(h[ipv6Size+2:])
+		}
+		return ErrTruncated
+	}
+	s.what.Kind, s.what.Number = UDPPort, binary.BigEndian.Uint16(h[ipv6Size+2:])
+	if s.what.Number != d.port() {
+		s.udpPayload(h[ipv6Size:], s.netOff+ipv6Size)
+		return ErrNotRoCE
+	}
 	if int(binary.BigEndian.Uint16(h[ipv6Size+4:])) != n {
 		return ErrLength
 	}
-	s.net = IPv6
-	return s.lengths(wireLen, ipv6Size+udpSize, ipv6Size+n)
+	return d.lengths(s, ipv6Size+udpSize)
 }
 
-func (s *span) locateGRH(b []byte, wireLen int) error {
+// extensions passes the extension headers of the IPv6 packet h to see what it
+// carries. A UDP header behind one is never a RNIC's: that packet keeps the name
+// of its first extension header.
+func (s *span) extensions(h []byte) {
+	next, off := h[6], ipv6Size
+	for range maxExtensions {
+		switch next {
+		case extHopByHop, extRouting, extFragment, extDestination:
+		case protocolUDP:
+			return
+		default:
+			s.what.Number, s.after = uint16(next), s.netOff+off
+			return
+		}
+		if len(h) < off+8 {
+			return
+		}
+		size := 8 + 8*int(h[off+1])
+		switch {
+		case next == extRouting && h[off+2] == routingSegment:
+			s.segments = true
+		case next == extFragment:
+			size = 8
+			if binary.BigEndian.Uint16(h[off+2:])&0xfff8 != 0 {
+				s.what.Kind, s.what.Number = IPFragment, uint16(h[off])
+				return
+			}
+		}
+		next = h[off]
+		off += size
+	}
+}
+
+func (d *Finder) locateGRH(b []byte, s *span) error {
 	h := b[s.netOff:]
 	if len(h) < ipv6Size {
 		return ErrTruncated
@@ -244,41 +374,50 @@ func (s *span) locateGRH(b []byte, wireLen int) error {
 		return ErrNotRoCE
 	}
 	s.net = GRH
-	return s.lengths(wireLen, ipv6Size, ipv6Size+int(binary.BigEndian.Uint16(h[4:])))
+	s.end = s.netOff + ipv6Size + int(binary.BigEndian.Uint16(h[4:]))
+	return d.lengths(s, ipv6Size)
 }
 
-// lengths takes the lengths of the headers and of the network packet.
-func (s *span) lengths(wireLen, headers, total int) error {
-	if total < headers || s.netOff+total > wireLen {
+// lengths checks s.end, given the length of the headers before the BTH.
+func (d *Finder) lengths(s *span, headers int) error {
+	s.transport = s.netOff + headers
+	if s.end < s.transport || s.end > s.limit && !d.Sliced {
 		return ErrLength
 	}
-	s.transport = s.netOff + headers
-	s.end = s.netOff + total
 	return nil
+}
+
+// readTags reads the len(tags) tags that end at offset end of frame b. A TPID
+// stands before its tag, but that of the first in a cooked header, version 2, at
+// the start of the frame.
+func readTags(b []byte, end int, v2 bool, tags []VLAN) {
+	for i := range tags {
+		tci := end - 4*(len(tags)-i)
+		tpid := tci - 2
+		if v2 && i == 0 {
+			tpid = 0
+		}
+		tags[i] = VLAN{binary.BigEndian.Uint16(b[tpid:]), binary.BigEndian.Uint16(b[tci:])}
+	}
 }
 
 // fill sets all but the packet. The lengths were checked by locate.
 func (f *Frame) fill(link Link, b []byte, s *span) {
-	f.Link = link
+	b = b[:min(len(b), s.limit)]
+	f.Link = s.link
+	f.Outer = Outer{}
+	if s.layers.n > 0 {
+		f.Outer = Outer{link, b[:s.start:s.start], s.layers}
+	}
 	f.VLANs = s.vlans
-	f.VLAN = [2]VLAN{}
-	if link == Ethernet {
-		f.DstMAC = MAC(b[0:6])
-		f.SrcMAC = MAC(b[6:12])
+	f.VLAN = [MaxVLANs]VLAN{}
+	if s.link == Ethernet {
+		f.DstMAC = MAC(b[s.start:])
+		f.SrcMAC = MAC(b[s.start+6:])
 	} else {
 		f.DstMAC, f.SrcMAC = MAC{}, MAC{}
 	}
-	for i := range s.vlans {
-		// The tags end where the network header begins. A TPID stands before
-		// its tag, but that of the first in a cooked header, version 2, at its
-		// start.
-		tci := s.netOff - 4*int(s.vlans-i)
-		tpid := tci - 2
-		if link == LinuxSLL2 && i == 0 {
-			tpid = 0
-		}
-		f.VLAN[i] = VLAN{binary.BigEndian.Uint16(b[tpid:]), binary.BigEndian.Uint16(b[tci:])}
-	}
+	readTags(b, s.netOff, s.link == LinuxSLL2, f.VLAN[:s.vlans])
 
 	h := b[s.netOff:s.transport:s.transport]
 	f.Net = s.net

@@ -20,8 +20,8 @@ var (
 	// ErrNotRoCE means that the frame is something else: another Ethertype,
 	// protocol or UDP destination port.
 	ErrNotRoCE = errors.New("frame: not RoCE")
-	// ErrFragment means an IPv4 fragment, which RoCE never sends: the first one
-	// of a datagram to the RoCE port, or a later one of some UDP datagram.
+	// ErrFragment means the first IPv4 fragment of a datagram to the RoCE port;
+	// RoCE is never fragmented. Later fragments have no port and are ErrNotRoCE.
 	ErrFragment = errors.New("frame: IPv4 fragment")
 	// ErrLength means that the lengths of frame, IP, GRH and UDP disagree.
 	ErrLength = errors.New("frame: lengths disagree")
@@ -38,11 +38,13 @@ const Port = 4791
 
 // Ethertypes.
 const (
-	EtherTypeIPv4  = 0x0800
-	EtherTypeIPv6  = 0x86dd
-	EtherTypeRoCE  = 0x8915 // RoCE v1
-	EtherTypeVLAN  = 0x8100 // 802.1Q
-	EtherTypeQinQ  = 0x88a8 // 802.1ad
+	EtherTypeIPv4    = 0x0800
+	EtherTypeIPv6    = 0x86dd
+	EtherTypeRoCE    = 0x8915 // RoCE v1
+	EtherTypeVLAN    = 0x8100 // 802.1Q
+	EtherTypeQinQ    = 0x88a8 // 802.1ad
+	EtherTypeOldQinQ = 0x9100 // before 802.1ad
+
 	ethernetSize   = 14
 	sllSize        = 16
 	sll2Size       = 20
@@ -105,9 +107,12 @@ const (
 // MAC is an Ethernet address.
 type MAC [6]byte
 
+// MaxVLANs is how many tags a frame may have.
+const MaxVLANs = 3
+
 // VLAN is one tag.
 type VLAN struct {
-	TPID uint16 // EtherTypeVLAN or EtherTypeQinQ
+	TPID uint16 // EtherTypeVLAN, EtherTypeQinQ or EtherTypeOldQinQ
 	TCI  uint16 // priority 3 bits, drop eligible 1, VLAN id 12
 }
 
@@ -122,8 +127,8 @@ type Frame struct {
 	Link Link
 	Net  Net // which network header
 
-	VLANs uint8   // tags in use, 0..2
-	VLAN  [2]VLAN // outermost first
+	VLANs uint8          // tags in use, 0..MaxVLANs
+	VLAN  [MaxVLANs]VLAN // outermost first
 
 	// Network header.
 	Src, Dst     netip.Addr // IPv4, IPv6, or the GIDs of a GRH as IPv6
@@ -149,6 +154,10 @@ type Frame struct {
 	// a capture may have kept less.
 	TransportLen int
 
+	// Outer is what stood around the frame, where a Finder looked into tunnels. It is
+	// ignored by AppendTo.
+	Outer Outer
+
 	Packet bth.Packet
 }
 
@@ -158,7 +167,8 @@ func (f *Frame) ECN() ECN { return ECN(f.TrafficClass & 3) }
 // DSCP returns the differentiated services codepoint, 0..63.
 func (f *Frame) DSCP() uint8 { return f.TrafficClass >> 2 }
 
-// Truncated reports whether the capture kept less than the whole packet.
+// Truncated reports whether the capture, or a switch before it, kept less than the
+// whole packet.
 func (f *Frame) Truncated() bool { return len(f.Transport) < f.TransportLen }
 
 // PayloadLen returns the length in bytes that the packet's payload had on the

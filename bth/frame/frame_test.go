@@ -100,7 +100,7 @@ func TestGopacketReads(t *testing.T) {
 	for _, net := range nets[:2] {
 		for vlans := range uint8(3) {
 			f := sample(net)
-			f.VLANs, f.VLAN = vlans, [2]frame.VLAN{{TPID: frame.EtherTypeQinQ, TCI: 0xa064}, {TPID: frame.EtherTypeVLAN, TCI: 0x0065}}
+			f.VLANs, f.VLAN = vlans, [frame.MaxVLANs]frame.VLAN{{TPID: frame.EtherTypeQinQ, TCI: 0xa064}, {TPID: frame.EtherTypeVLAN, TCI: 0x0065}}
 			if vlans == 1 {
 				f.VLAN[0].TPID = frame.EtherTypeVLAN
 			}
@@ -194,7 +194,7 @@ func TestValidate(t *testing.T) {
 		"options":           {frame.IPv4, func(f *frame.Frame) { f.Options = make([]byte, 44) }, frame.ErrRange},
 		"options, odd":      {frame.IPv4, func(f *frame.Frame) { f.Options = make([]byte, 3) }, frame.ErrRange},
 		"options, all":      {frame.IPv4, func(f *frame.Frame) { f.Options = make([]byte, 40) }, nil},
-		"tags":              {frame.IPv4, func(f *frame.Frame) { f.VLANs = 3 }, frame.ErrRange},
+		"tags":              {frame.IPv4, func(f *frame.Frame) { f.VLANs = 4 }, frame.ErrRange},
 		"tag, no TPID":      {frame.IPv4, func(f *frame.Frame) { f.VLANs, f.VLAN[0] = 1, frame.VLAN{TCI: 5} }, frame.ErrRange},
 		"tag":               {frame.IPv4, func(f *frame.Frame) { f.VLANs, f.VLAN[0] = 1, frame.VLAN{TPID: 0x8100, TCI: 5} }, nil},
 		"QP":                {frame.IPv4, func(f *frame.Frame) { f.Packet.DestQP = 1 << 24 }, bth.ErrRange},
@@ -246,8 +246,8 @@ func TestRefusals(t *testing.T) {
 		"header of 60 bytes":      {frame.IPv4, put8(ip, 0x4f), frame.ErrNotRoCE}, // another port there
 		"TCP":                     {frame.IPv4, put8(ip+9, 6), frame.ErrNotRoCE},
 		"first fragment":          {frame.IPv4, put16(ip+6, 0x2000), frame.ErrFragment},
-		"later fragment":          {frame.IPv4, put16(ip+6, 0x0001), frame.ErrFragment},
-		"last fragment":           {frame.IPv4, put16(ip+6, 0x1fff), frame.ErrFragment},
+		"later fragment":          {frame.IPv4, put16(ip+6, 0x0001), frame.ErrNotRoCE},
+		"last fragment":           {frame.IPv4, put16(ip+6, 0x1fff), frame.ErrNotRoCE},
 		"fragment with DF":        {frame.IPv4, put16(ip+6, 0x6000), frame.ErrFragment},
 		"reserved flag":           {frame.IPv4, put16(ip+6, 0x8000), nil},
 		"another port":            {frame.IPv4, put16(udp4+2, 4792), frame.ErrNotRoCE},
@@ -417,11 +417,18 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestThreeTags holds that a third tag is no RoCE.
-func TestThreeTags(t *testing.T) {
+// TestTags holds that three tags are read, of any kind, and four are not.
+func TestTags(t *testing.T) {
 	b := links(frame.IPv4)["ethernet, two tags"].b
+	b = append(b[:12:12], append([]byte{0x91, 0, 0, 1}, b[12:]...)...)
+	f := dirty(t)
+	require.NoError(t, f.Decode(frame.Ethernet, b))
+	require.EqualValues(t, 3, f.VLANs)
+	require.Equal(t, [3]frame.VLAN{{TPID: 0x9100, TCI: 1}, {TPID: 0x88a8, TCI: 0xa064}, {TPID: 0x8100, TCI: 0x65}}, f.VLAN)
+	require.NoError(t, f.Validate())
+	require.Equal(t, b, f.AppendTo(nil))
 	b = append(b[:12:12], append([]byte{0x81, 0, 0, 1}, b[12:]...)...)
-	require.ErrorIs(t, new(frame.Frame).Decode(frame.Ethernet, b), frame.ErrNotRoCE)
+	require.ErrorIs(t, f.Decode(frame.Ethernet, b), frame.ErrNotRoCE)
 }
 
 // TestEthernetPadding holds that what fills a short frame up to 60 bytes is no

@@ -25,7 +25,13 @@ func FuzzFrame(f *testing.F) {
 			f.Add(uint16(c.link), c.b[:len(c.b)-7], len(c.b), uint16(0))
 		}
 	}
+	for _, x := range loadTunnels(f) {
+		f.Add(uint16(frame.Ethernet), x.b, len(x.b), uint16(0))
+	}
 	f.Fuzz(func(t *testing.T, link uint16, b []byte, wireLen int, port uint16) {
-		checkBytes(t, frame.Link(link), b, wireLen, frame.Finder{UDPPort: port})
+		d := frame.Finder{UDPPort: port}
+		checkBytes(t, frame.Link(link), b, wireLen, d)
+		d.Tunnels, d.VXLANPorts, d.Sliced = true, []uint16{port + 1}, true
+		checkBytes(t, frame.Link(link), b, wireLen, d)
 	})
 }

@@ -101,7 +101,7 @@ func withoutViews(f *frame.Frame) *frame.Frame {
 func dirty(t require.TestingT) *frame.Frame {
 	f := &frame.Frame{
 		Link: frame.Ethernet, Net: frame.IPv4, DstMAC: frame.MAC{1, 2, 3, 4, 5, 6}, SrcMAC: frame.MAC{7, 8, 9, 10, 11, 12},
-		VLANs: 2, VLAN: [2]frame.VLAN{{TPID: 0x88a8, TCI: 5}, {TPID: 0x8100, TCI: 6}},
+		VLANs: 2, VLAN: [frame.MaxVLANs]frame.VLAN{{TPID: 0x88a8, TCI: 5}, {TPID: 0x8100, TCI: 6}},
 		Src: netip.MustParseAddr("203.0.113.1"), Dst: netip.MustParseAddr("203.0.113.2"), TrafficClass: 0xff,
 		HopLimit: 9, FlowLabel: 0xabcde, ID: 77, DF: true, ReservedFlag: true, Options: []byte{1, 1, 1, 1},
 		SrcPort: 1, DstPort: 2, UDPChecksum: 3, NetPacket: []byte{1}, Trailer: []byte{2}, Transport: []byte{3}, TransportLen: 4,
@@ -185,7 +185,7 @@ func checkOtherLink(t require.TestingT, link frame.Link, f *frame.Frame) {
 	got := dirty(t)
 	require.NoError(t, got.Decode(link, b))
 	want := *f
-	want.Link, want.DstMAC, want.SrcMAC, want.VLANs, want.VLAN, want.Trailer = link, frame.MAC{}, frame.MAC{}, 0, [2]frame.VLAN{}, nil
+	want.Link, want.DstMAC, want.SrcMAC, want.VLANs, want.VLAN, want.Trailer = link, frame.MAC{}, frame.MAC{}, 0, [frame.MaxVLANs]frame.VLAN{}, nil
 	require.Equal(t, &want, got)
 	require.Equal(t, frame.ICRCGood, got.CheckICRC())
 }
@@ -215,7 +215,9 @@ func checkBytes(t require.TestingT, link frame.Link, b []byte, wireLen int, d fr
 		g.Packet = found.Packet
 		require.Equal(t, &g, found)
 		_ = f.AppendTo(nil)
+		_ = f.Segment()
 	}
+	require.NotEmpty(t, d.Protocol(link, b, wireLen).String())
 	require.Equal(t, in, b, "the input was written to")
 	if wireLen < len(b) { // a capture that says less than it holds
 		g := dirty(t)
@@ -229,11 +231,18 @@ func checkBytes(t require.TestingT, link frame.Link, b []byte, wireLen int, d fr
 		g := dirty(t)
 		require.Equal(t, err, d.Decode(frame.RawIP, b[14:], max(wireLen-14, 0), g))
 		if err == nil {
-			g.Link, g.DstMAC, g.SrcMAC = f.Link, f.DstMAC, f.SrcMAC
+			if g.Outer.Len() > 0 {
+				g.Outer = f.Outer
+			} else {
+				g.Link, g.DstMAC, g.SrcMAC = f.Link, f.DstMAC, f.SrcMAC
+			}
 			require.Equal(t, f, g)
 		}
 	}
 }
+
+// captured is a Finder with all options.
+var captured = frame.Finder{Tunnels: true, VXLANPorts: []uint16{0xc001}, Sliced: true}
 
 // Rule WI-16.
 func TestBytes(t *testing.T) {
@@ -255,5 +264,6 @@ func TestBytes(t *testing.T) {
 			b = b[:rapid.IntRange(0, len(b)).Draw(t, "kept")]
 		}
 		checkBytes(t, link, bytes.Clone(b), wire, frame.Finder{})
+		checkBytes(t, link, bytes.Clone(b), wire, captured)
 	})
 }

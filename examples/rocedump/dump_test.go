@@ -27,14 +27,22 @@ type object struct {
 	File  string  `json:"file"`
 	Frame int     `json:"frame"`
 	Time  *string `json:"time"`
-	VLAN  []int   `json:"vlan"`
-	Net   string  `json:"net"`
-	Src   string  `json:"src"`
-	Dst   string  `json:"dst"`
-	Sport *int    `json:"sport"`
-	DSCP  *int    `json:"dscp"`
-	ECN   *int    `json:"ecn"`
-	TTL   *int    `json:"ttl"`
+	Outer []struct {
+		Kind string `json:"kind"`
+		ID   *int   `json:"id"`
+		VLAN []int  `json:"vlan"`
+		Net  string `json:"net"`
+		Src  string `json:"src"`
+		Dst  string `json:"dst"`
+	} `json:"outer"`
+	VLAN  []int  `json:"vlan"`
+	Net   string `json:"net"`
+	Src   string `json:"src"`
+	Dst   string `json:"dst"`
+	Sport *int   `json:"sport"`
+	DSCP  *int   `json:"dscp"`
+	ECN   *int   `json:"ecn"`
+	TTL   *int   `json:"ttl"`
 	BTH   *struct {
 		Opcode int    `json:"opcode"`
 		Name   string `json:"name"`

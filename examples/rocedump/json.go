@@ -30,9 +30,13 @@ func (j *jsonLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	b = strconv.AppendInt(b, int64(d.rec.Number), 10)
 	switch v {
 	case isError:
-		return endText(b, `,"error":`, why)
+		b = append(b, `,"error":"`...)
+		b = append(b, why.Error()...) // our own texts need no escapes
+		return append(b, "\"}\n"...)
 	case isOther:
-		return endText(b, `,"skipped":`, why)
+		b = append(b, `,"skipped":"`...)
+		b = d.appendOther(b, why)
+		return append(b, "\"}\n"...)
 	case isPause:
 		return appendPause(b, &d.pause)
 	}
@@ -42,23 +46,9 @@ func (j *jsonLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 		b = j.time.append(b, d.rec.Time)
 		b = append(b, '"')
 	}
-	if f.VLANs > 0 {
-		b = append(b, `,"vlan":[`...)
-		for i, v := range f.VLAN[:f.VLANs] {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = strconv.AppendUint(b, uint64(v.ID()), 10)
-		}
-		b = append(b, ']')
-	}
-	b = append(b, `,"net":"`...)
-	b = append(b, f.Net.String()...)
-	b = append(b, `","src":"`...)
-	b = appendAddr(b, f.Src)
-	b = append(b, `","dst":"`...)
-	b = appendAddr(b, f.Dst)
-	b = append(b, '"')
+	b = appendOuter(b, &f.Outer)
+	b = appendVLANs(b, f.VLAN[:f.VLANs])
+	b = appendNet(b, f.Net, f.Src, f.Dst)
 	if f.Net != frame.GRH {
 		b = num(b, `,"sport":`, uint64(f.SrcPort))
 	}
@@ -80,10 +70,48 @@ func (j *jsonLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	return append(b, "\"}\n"...)
 }
 
-func endText(b []byte, key string, why error) []byte {
-	b = append(b, key...)
-	b = strconv.AppendQuote(b, why.Error()) // our own errors: plain ASCII
-	return append(b, "}\n"...)
+// appendOuter appends the tunnels, outermost first.
+func appendOuter(b []byte, o *frame.Outer) []byte {
+	for i := range o.Len() {
+		u := o.Tunnel(i)
+		key := `},{"kind":"`
+		if i == 0 {
+			key = `,"outer":[{"kind":"`
+		}
+		b = append(append(append(b, key...), u.Kind.String()...), '"')
+		if u.HasID {
+			b = num(b, `,"id":`, uint64(u.ID))
+		}
+		b = appendVLANs(b, u.VLAN[:u.VLANs])
+		if u.Net != 0 {
+			b = appendNet(b, u.Net, u.Src, u.Dst)
+		}
+	}
+	if o.Len() > 0 {
+		b = append(b, "}]"...)
+	}
+	return b
+}
+
+func appendVLANs(b []byte, tags []frame.VLAN) []byte {
+	if len(tags) == 0 {
+		return b
+	}
+	b = append(b, `,"vlan":[`...)
+	for i, v := range tags {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendUint(b, uint64(v.ID()), 10)
+	}
+	return append(b, ']')
+}
+
+func appendNet(b []byte, net frame.Net, src, dst netip.Addr) []byte {
+	b = append(append(b, `,"net":"`...), net.String()...)
+	b = appendAddr(append(b, `","src":"`...), src)
+	b = appendAddr(append(b, `","dst":"`...), dst)
+	return append(b, '"')
 }
 
 func appendPause(b []byte, p *pfc.Frame) []byte {

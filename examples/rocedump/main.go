@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
@@ -29,7 +31,25 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 type options struct {
 	json, all, summary bool
 	port               uint
+	tunnels            bool
+	vxlan              ports
 	files              []string
+}
+
+// ports is a flag of UDP ports, with commas between them or given repeatedly.
+type ports []uint16
+
+func (p *ports) String() string { return "" }
+
+func (p *ports) Set(s string) error {
+	for _, part := range strings.Split(s, ",") {
+		n, err := strconv.ParseUint(part, 10, 16)
+		if err != nil || n == 0 {
+			return fmt.Errorf("%q is no UDP port; give 1 to 65535", part)
+		}
+		*p = append(*p, uint16(n))
+	}
+	return nil
 }
 
 func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok bool) {
@@ -39,6 +59,8 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs.BoolVar(&o.all, "all", false, "")
 	fs.BoolVar(&o.summary, "summary", false, "")
 	fs.UintVar(&o.port, "port", frame.Port, "")
+	fs.BoolVar(&o.tunnels, "tunnels", true, "")
+	fs.Var(&o.vxlan, "vxlan", "")
 
 	var err error
 	if o.files, err = input.Parse(fs, args); errors.Is(err, flag.ErrHelp) {
@@ -99,6 +121,7 @@ type dumper struct {
 
 	finder frame.Finder
 	frame  frame.Frame
+	proto  frame.Protocol // of a frame that was not decoded
 	pause  pfc.Frame
 	rec    capture.Record
 	line   []byte
@@ -112,7 +135,7 @@ func newDumper(o options, stdout io.Writer) *dumper {
 	return &dumper{
 		options: o,
 		out:     bufio.NewWriterSize(stdout, 128<<10),
-		finder:  frame.Finder{UDPPort: uint16(o.port)},
+		finder:  frame.Finder{UDPPort: uint16(o.port), Tunnels: o.tunnels, VXLANPorts: o.vxlan, Sliced: true},
 		line:    make([]byte, 0, 4096),
 		asText:  textLine{colour: term.Colour(stdout)},
 		total:   newSummary(),
@@ -137,7 +160,8 @@ func (d *dumper) look() (verdict, error) {
 	if err == nil {
 		return isRoCE, nil
 	}
-	if claimsRoCE(rec.Link, rec.Data, uint16(d.port)) {
+	d.proto = d.finder.Protocol(rec.Link, rec.Data, rec.WireLen)
+	if d.finder.IsRoCE(d.proto) {
 		if err == frame.ErrNotRoCE {
 			err = errNoBTH
 		}
@@ -192,6 +216,7 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 			if why == frame.ErrLink {
 				bad.Skip(d.rec.Link)
 			}
+			d.sum.other.add(d.proto)
 		}
 		switch {
 		case d.summary:
@@ -220,8 +245,12 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 		d.warn("%s", bad.Warning(name))
 	}
 	if !found && bad.N == 0 && !d.json && !d.all && !d.summary { // an empty page would leave a person guessing
-		d.warn("%s: no RoCE packet among %d frames; another UDP port than %d (-port), or not a RoCE capture? -all shows what is there",
-			name, d.rec.Number, d.port)
+		d.warn("%s: no RoCE packet among %d frames; another UDP port than %d (-port), or not a RoCE capture?%s",
+			name, d.rec.Number, d.port, d.sum.other.list(" There are: ", nil))
+	} else if !d.summary {
+		if hidden := d.sum.other.list("", frame.Protocol.MayHide); hidden != "" {
+			d.warn("%s: not looked into, and RoCE packets may be in it: %s", name, hidden)
+		}
 	}
 	if warning, cut := input.Ended(name, err, d.rec.Number); warning != "" {
 		d.sum.cut = true

@@ -200,7 +200,7 @@ func pcap(t testing.TB, link frame.Link, frames ...[]byte) []byte {
 func TestOther(t *testing.T) {
 	tagged, _ := build(bth.CNP, frame.IPv4, make([]byte, 16))
 	tagged.VLANs = 2
-	tagged.VLAN = [2]frame.VLAN{{TPID: 0x88a8, TCI: 3<<13 | 100}, {TPID: 0x8100, TCI: 200}}
+	tagged.VLAN = [frame.MaxVLANs]frame.VLAN{{TPID: 0x88a8, TCI: 3<<13 | 100}, {TPID: 0x8100, TCI: 200}}
 	tagged.Packet.BECN = true
 	_, flush := build(bth.RCFlush, frame.IPv6, nil)
 	_, v1 := build(bth.XRC.Opcode(bth.SendOnlyImm), frame.GRH, []byte("abcde"))
@@ -251,7 +251,7 @@ func TestOther(t *testing.T) {
 	require.Equal(t, []int{0, 0, 0, 0xffff, 0, 0, 0, 0}, got[5].PFC.Quanta)
 	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7}, got[6].PFC.Enable)
 	require.Equal(t, []int{7, 7, 7, 7, 7, 7, 7, 7}, got[6].PFC.Quanta)
-	require.Equal(t, "frame: not RoCE", got[7].Skipped)
+	require.Equal(t, "frame: not RoCE: IEEE 802.3", got[7].Skipped)
 	require.Nil(t, got[7].BTH)
 
 	_, out, _ = exec(file, "-json", "-")
@@ -265,7 +265,7 @@ func TestOther(t *testing.T) {
      5 01:46:40.000000005 192.0.2.1   > 192.0.2.2   RC_ACKNOWLEDGE           qp 0xabcdef psn 16777214 -SC-     0 B icrc good nak remote access error msn 13
      6 01:46:40.000000005 PFC priority 3 quanta 65535 priority 5 quanta 0
      7 01:46:40.000000005 PAUSE quanta 7
-     8 01:46:40.000000005 frame: not RoCE
+     8 01:46:40.000000005 frame: not RoCE: IEEE 802.3
 `, out)
 
 	code, out, _ = exec(file, "-summary", "-json", "-")

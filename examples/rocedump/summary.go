@@ -16,18 +16,20 @@ import (
 
 // summary counts the frames of a file.
 type summary struct {
-	frames, roce, undecodable, pauses, other int
-	first, last                              time.Time
-	opcodes                                  [256]tally
-	services                                 [8]tally
-	icrc                                     [3]int // by frame.ICRCState
-	ce                                       int
-	errors                                   map[error]int
-	qps                                      map[qpKey]*tally
-	moreQPs                                  tally // of QPs beyond maxQPs
-	lastKeys                                 [4]qpKey
-	lastQPs                                  [4]*tally
-	cut                                      bool // the file could not be read to its end
+	frames, roce, undecodable, pauses int
+	first, last                       time.Time
+	opcodes                           [256]tally
+	services                          [8]tally
+	other                             protocols
+	tunnels                           [256]int // by frame.TunnelKind, of RoCE packets
+	icrc                              [3]int   // by frame.ICRCState
+	ce                                int
+	errors                            map[error]int
+	qps                               map[qpKey]*tally
+	moreQPs                           tally // of QPs beyond maxQPs
+	lastKeys                          [4]qpKey
+	lastQPs                           [4]*tally
+	cut                               bool // the file could not be read to its end
 }
 
 // tally counts packets and their payload in bytes.
@@ -45,7 +47,7 @@ type qpKey struct {
 const maxQPs = 1 << 16
 
 func newSummary() *summary {
-	return &summary{errors: map[error]int{}, qps: map[qpKey]*tally{}}
+	return &summary{errors: map[error]int{}, qps: map[qpKey]*tally{}, other: protocols{n: map[frame.Protocol]int{}}}
 }
 
 func (s *summary) add(d *dumper, v verdict, icrc frame.ICRCState, why error) {
@@ -63,7 +65,6 @@ func (s *summary) add(d *dumper, v verdict, icrc frame.ICRCState, why error) {
 		s.pauses++
 		return
 	case isOther:
-		s.other++
 		return
 	case isError:
 		s.undecodable++
@@ -78,6 +79,9 @@ func (s *summary) add(d *dumper, v verdict, icrc frame.ICRCState, why error) {
 	s.icrc[icrc]++
 	if f.ECN() == frame.CE {
 		s.ce++
+	}
+	for i := range f.Outer.Len() {
+		s.tunnels[f.Outer.Tunnel(i).Kind]++
 	}
 	s.qp(qpKey{f.Dst, f.Packet.DestQP}).add(n)
 }
@@ -106,7 +110,13 @@ func (s *summary) merge(o *summary) {
 	s.roce += o.roce
 	s.undecodable += o.undecodable
 	s.pauses += o.pauses
-	s.other += o.other
+	for p, n := range o.other.n {
+		s.other.n[p] += n
+	}
+	s.other.total += o.other.total
+	for i, n := range o.tunnels {
+		s.tunnels[i] += n
+	}
 	s.ce += o.ce
 	if s.first.IsZero() || !o.first.IsZero() && o.first.Before(s.first) {
 		s.first = o.first
@@ -167,12 +177,23 @@ func (s *summary) appendText(b []byte, name string) []byte {
 		fmt.Fprintf(out, "  (not read to its end)\n")
 	}
 	fmt.Fprintf(out, "  frames %d, RoCE %d, undecodable %d, PFC and PAUSE %d, other %d\n",
-		s.frames, s.roce, s.undecodable, s.pauses, s.other)
+		s.frames, s.roce, s.undecodable, s.pauses, s.other.total)
 	if !s.first.IsZero() {
 		fmt.Fprintf(out, "  from %s, %v long\n", s.first.Format("2006-01-02 15:04:05.000000000 MST"), s.last.Sub(s.first))
 	}
 	fmt.Fprintf(out, "  ICRC good %d, bad %d, unchecked %d; congestion experienced %d\n",
 		s.icrc[frame.ICRCGood], s.icrc[frame.ICRCBad], s.icrc[frame.ICRCUnchecked], s.ce)
+
+	sep := "  in tunnels: "
+	for k, n := range s.tunnels {
+		if n > 0 {
+			fmt.Fprintf(out, "%s%s %d", sep, frame.TunnelKind(k), n)
+			sep = ", "
+		}
+	}
+	if sep == ", " {
+		out.WriteByte('\n')
+	}
 
 	// Numbers stand to the right of their columns, names to the left.
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -217,6 +238,12 @@ func (s *summary) appendText(b []byte, name string) []byte {
 			fmt.Fprintf(out, "  %6d   %v\n", s.errors[err], err)
 		}
 	}
+	if list := s.other.list("", nil); list != "" {
+		fmt.Fprintf(out, "\n  other frames: %s\n", list)
+	}
+	if list := s.other.list("", frame.Protocol.MayHide); list != "" {
+		fmt.Fprintf(out, "  RoCE packets may be in what was not looked into: %s\n", list)
+	}
 	out.WriteByte('\n')
 	return out.Bytes()
 }
@@ -232,7 +259,7 @@ func (s *summary) appendJSON(b []byte, name []byte) []byte {
 		{`,"roce":`, s.roce},
 		{`,"undecodable":`, s.undecodable},
 		{`,"pfc":`, s.pauses},
-		{`,"other":`, s.other},
+		{`,"other":`, s.other.total},
 		{`,"ce":`, s.ce},
 	} {
 		b = num(b, c.key, uint64(c.n))
@@ -284,6 +311,24 @@ func (s *summary) appendJSON(b []byte, name []byte) []byte {
 		b = strconv.AppendQuote(b, err.Error())
 		b = num(b, `,"frames":`, uint64(s.errors[err]))
 		b = append(b, '}')
+		comma = ","
+	}
+	b = append(b, `],"tunnels":[`...)
+	comma = ""
+	for k, n := range s.tunnels {
+		if n > 0 {
+			b = append(append(b, comma...), `{"kind":"`...)
+			b = append(b, frame.TunnelKind(k).String()...)
+			b = append(num(b, `","packets":`, uint64(n)), '}')
+			comma = ","
+		}
+	}
+	b = append(b, `],"protocols":[`...)
+	comma = ""
+	for _, p := range s.other.sorted() {
+		b = append(append(b, comma...), `{"protocol":`...)
+		b = strconv.AppendQuote(b, p.String())
+		b = append(num(b, `,"frames":`, uint64(s.other.n[p])), '}')
 		comma = ","
 	}
 	b = append(b, ']')

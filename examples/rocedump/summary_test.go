@@ -103,6 +103,14 @@ type jsonSummary struct {
 		Error  string `json:"error"`
 		Frames int    `json:"frames"`
 	} `json:"errors"`
+	Tunnels []struct {
+		Kind    string `json:"kind"`
+		Packets int    `json:"packets"`
+	} `json:"tunnels"`
+	Protocols []struct {
+		Protocol string `json:"protocol"`
+		Frames   int    `json:"frames"`
+	} `json:"protocols"`
 	OtherQPs *struct {
 		Packets int `json:"packets"`
 		Payload int `json:"payload"`

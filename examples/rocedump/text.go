@@ -79,7 +79,7 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 		return t.end(b)
 	case isOther:
 		b = t.paint(b, term.Dim)
-		b = append(b, why.Error()...)
+		b = d.appendOther(b, why)
 		return t.end(b)
 	case isPause:
 		return t.end(pauseText(t.paint(b, term.Yellow), &d.pause))
@@ -185,6 +185,10 @@ func details(b []byte, f *frame.Frame) []byte {
 	}
 	for _, v := range f.VLAN[:f.VLANs] {
 		b = num(b, " vlan ", uint64(v.ID()))
+	}
+	for i := f.Outer.Len() - 1; i >= 0; i-- {
+		u := f.Outer.Tunnel(i)
+		b = u.AppendTo(append(b, " in "...))
 	}
 	if f.Net == frame.GRH {
 		b = append(b, " v1"...)

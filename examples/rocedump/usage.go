@@ -1,16 +1,26 @@
 package main
 
-const usage = `usage: rocedump [-json] [-all] [-summary] [-port N] FILE...
+const usage = `usage: rocedump [-json] [-all] [-summary] [-port N] [-vxlan N,...]
+                [-tunnels=false] FILE...
 
 Decodes every RoCE packet in pcap and pcapng files, gzip'ed or not, checks its
 ICRC, and prints a line for each. FILE - is standard input.
 
+Packets in tunnels and in copies that switches send (VXLAN, Geneve, GRE, GRETAP,
+ERSPAN, NVIDIA's GRE 0x8949, MPLS, IP in IP, SRv6) are found too; the tunnels
+stand at the end of the line, innermost first. Frames that a switch has cut are
+read as far as they go, as those that the capture has cut.
+
   -json      print a JSON object a line instead of text
   -all       also show frames that are not RoCE, and PFC and PAUSE frames
   -summary   count instead: packets by opcode, service, destination QP and ICRC
-             state, undecodable frames by reason; with -json an object for each
-             file
+             state, undecodable frames by reason, other frames by protocol; with
+             -json an object for each file
   -port N    UDP destination port of RoCE v2 (default 4791)
+  -tunnels=false
+             look into no tunnel
+  -vxlan N,...
+             UDP destination ports of VXLAN beside 4789 and 8472
   -h         this text
 
 A line of text has: frame number, time of day (UTC), source and destination,
@@ -19,10 +29,11 @@ destination QP, PSN, flags (A acknowledge request, S solicited event,
 C congestion experienced, B BECN), payload bytes, state of the ICRC, then what
 the opcode has.
 
-A JSON line has: file, frame (from 1), time (where the capture has one), vlan,
+A JSON line has: file, frame (from 1), time (where the capture has one), outer
+(the tunnels, outermost first, each with kind, id, vlan, net, src, dst), vlan,
 net (ipv4, ipv6, grh), src, dst, sport, dscp, ecn, ttl, bth {...}, the headers
 of its opcode by name, payload (bytes), icrc (wire order), icrc_state (good, bad
-or, where the capture kept less than the packet, unchecked). Addresses, keys and
+or, where less than the packet was captured, unchecked). Addresses, keys and
 64-bit data are "0x..." strings. A frame that says it is RoCE but cannot be
 decoded has file, frame, error.
 

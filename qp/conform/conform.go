@@ -228,11 +228,9 @@ func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLe
 			w.pause(data)
 		}
 	case frame.ErrFragment:
-		if firstFragment(link, data) {
-			w.roce++
-			w.seen.Class = ClassInvalid
-			w.report(nil, Fragment, 0, 0, 0)
-		}
+		w.roce++
+		w.seen.Class = ClassInvalid
+		w.report(nil, Fragment, 0, 0, 0)
 	case frame.ErrLength:
 		w.roce++
 		w.seen.Class = ClassInvalid
@@ -246,27 +244,6 @@ func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLe
 		w.malformed(err)
 	default: // headers cut off by the capture
 	}
-}
-
-// firstFragment reports whether an IPv4 fragment is the first of its datagram,
-// whose UDP header the frame package has seen to be RoCE's.
-func firstFragment(link frame.Link, b []byte) bool {
-	off := 0
-	switch link {
-	case frame.Ethernet:
-		off = 14
-		for off+2 <= len(b) && off < 22 {
-			if t := binary.BigEndian.Uint16(b[off-2:]); t != frame.EtherTypeVLAN && t != frame.EtherTypeQinQ {
-				break
-			}
-			off += 4
-		}
-	case frame.LinuxSLL:
-		off = 16
-	case frame.LinuxSLL2:
-		off = 20
-	}
-	return len(b) >= off+8 && binary.BigEndian.Uint16(b[off+6:])&0x1fff == 0
 }
 
 // malformed handles a packet that bth could not lay out. w.f.Packet holds an
