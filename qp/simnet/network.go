@@ -82,6 +82,7 @@ type Network struct {
 	event    PacketEvent
 	scratch  frame.Frame
 	deadlock *Deadlock
+	waits    []*Direction // of findDeadlock
 	events   uint64
 	hops     uint64
 }
@@ -185,7 +186,7 @@ func (n *Network) Run(d time.Duration) error {
 // whether nothing is left.
 func (n *Network) RunUntilIdle(limit time.Duration) (idle bool, err error) {
 	err = n.run(n.horizon(limit))
-	return err == nil && len(n.queue.h) == 0 && len(n.timers.h) == 0, err
+	return err == nil && len(n.queue.h) == 0 && n.timers.idle(), err
 }
 
 func (n *Network) run(end int64) error {
