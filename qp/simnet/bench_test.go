@@ -166,3 +166,22 @@ func BenchmarkFatTree(b *testing.B) {
 		})
 	}
 }
+
+// A call of the caller's in a network with many idle hosts costs what it costs with
+// few.
+func BenchmarkAfter(b *testing.B) {
+	for _, hosts := range []int{2, 1024} {
+		b.Run(fmt.Sprint(hosts), func(b *testing.B) {
+			f, err := lab.Topology{Network: simnet.Config{Carry: simnet.Shared}}.Star(hosts)
+			require.NoError(b, err)
+			fn := func() {}
+			b.ReportAllocs()
+			for b.Loop() {
+				f.After(time.Nanosecond, fn)
+				if err := f.Run(time.Nanosecond); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
