@@ -66,6 +66,8 @@ var targets = []target{
 	})},
 	{"psn", "FuzzPSN", "two PSNs and a count", nil},
 	{"qp", "FuzzMachines", "calls of two machines, and packets", nil},
+	{"qp/cm", "FuzzMachine", "calls of a machine, and datagrams", nil},
+	{"qp/cm", "FuzzMachinePair", "what a link does to each datagram", nil},
 	{"qp/cm", "FuzzMessage", "management datagram", transport(func(s *sample) []any {
 		if s.f.Packet.DestQP != 1 || len(s.f.Packet.Payload) != 256 {
 			return nil

@@ -1,6 +1,7 @@
-// Package cm holds the datagrams of InfiniBand communication management (CM)
-// as RDMA-CM sends them over RoCE: 256-byte management datagrams (MADs), the
-// payload of a UD SEND to queue pair 1 with Q_Key 0x80010000.
+// Package cm makes and ends connections by InfiniBand communication management
+// (CM), as RDMA-CM does over RoCE: the codecs of its 256-byte management datagrams
+// (MADs), the payload of a UD SEND to queue pair 1 with Q_Key 0x80010000, and
+// [Machine], which speaks them for one port.
 //
 // A connection is made by REQ, REP and RTU, refused by REJ, delayed by MRA,
 // ended by DREQ and DREP; SIDR_REQ and SIDR_REP ask for the queue pair of an

@@ -1,0 +1,284 @@
+package cm
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+)
+
+var (
+	// ErrConfig means that a value of a Config is out of range.
+	ErrConfig = errors.New("cm: configuration value out of range")
+	// ErrCall means that no call of this machine has that number, or that it
+	// has ended.
+	ErrCall = errors.New("cm: no such call")
+	// ErrState means that the call's state does not allow what was asked for.
+	ErrState = errors.New("cm: not in this state of the call")
+	// ErrFull means that the machine holds as many calls as its Config allows.
+	ErrFull = errors.New("cm: no room for another call")
+	// ErrInUse means that there is a listener for that service already.
+	ErrInUse = errors.New("cm: service ID in use")
+)
+
+// Config says how a Machine behaves. The zero value of each field but CAGUID
+// stands for what the Linux kernel does.
+type Config struct {
+	// CAGUID is the GUID of this channel adapter. A peer tells calls apart by it:
+	// two machines on one network must not share one.
+	CAGUID uint64
+	// Seed makes communication IDs that nobody can guess. nil counts them up from
+	// 1, for tests.
+	Seed *[32]byte
+
+	// Codes of times, as the fields of the messages have them (see Timeout).
+	ResponseTimeout uint8 // what each side has to answer a message; 0 means 20: 4 s
+	PacketLifetime  uint8 // of a packet in the network; 0 means 16: 0.26 s
+	ServiceTimeout  uint8 // what an MRA asks for; 0 means 24: 65 s
+	AckDelay        uint8 // local CA ACK delay; 0 means 15
+	// MaxRetries is how often a message is sent again, 1 .. 15; 0 means 15.
+	MaxRetries uint8
+
+	MaxCalls int // calls at once, those in timewait included; 0 means 1024, at most 2^20
+	// MaxHalfOpen bounds the calls that peers began and that are not established:
+	// further REQs and SIDR_REQs get silence, and are sent again. 0 means 256.
+	MaxHalfOpen int
+	// MaxHalfOpenPeer bounds them for one remote address. 0 means MaxHalfOpen.
+	MaxHalfOpenPeer int
+}
+
+func (c *Config) defaults() error {
+	def := func(v *uint8, d uint8) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&c.ResponseTimeout, 20)
+	def(&c.PacketLifetime, 16)
+	def(&c.ServiceTimeout, 24)
+	def(&c.AckDelay, 15)
+	def(&c.MaxRetries, 15)
+	if c.MaxCalls == 0 {
+		c.MaxCalls = 1024
+	}
+	if c.MaxHalfOpen == 0 {
+		c.MaxHalfOpen = 256
+	}
+	if c.MaxHalfOpenPeer == 0 {
+		c.MaxHalfOpenPeer = c.MaxHalfOpen
+	}
+	for _, v := range []struct {
+		name      string
+		got, most int
+	}{
+		{"ResponseTimeout", int(c.ResponseTimeout), maxWait},
+		{"PacketLifetime", int(c.PacketLifetime), maxWait},
+		{"ServiceTimeout", int(c.ServiceTimeout), maxWait},
+		{"AckDelay", int(c.AckDelay), 31},
+		{"MaxRetries", int(c.MaxRetries), 15},
+		{"MaxCalls", c.MaxCalls, 1 << 20},
+		{"MaxHalfOpen", c.MaxHalfOpen, 1 << 20},
+		{"MaxHalfOpenPeer", c.MaxHalfOpenPeer, 1 << 20},
+	} {
+		if v.got < 1 || v.got > v.most {
+			return fmt.Errorf("%w: %s is %d, want 1 to %d", ErrConfig, v.name, v.got, v.most)
+		}
+	}
+	return nil
+}
+
+// Address says how datagrams reach the peer of a call: QP 1 to QP 1.
+type Address struct {
+	Local, Remote netip.Addr
+	VLAN          uint16 // tag control information, where HasVLAN
+	HasVLAN       bool
+}
+
+// MachineCounters count what a machine did with datagrams.
+type MachineCounters struct {
+	Rx, Tx       uint64 // datagrams handed in, and built
+	Retries      uint64 // messages sent again because no response came
+	Duplicates   uint64 // messages that had come before
+	NotCM        uint64 // of another management class: left alone
+	Malformed    uint64 // not to be decoded, or of another version or method
+	Unknown      uint64 // about a call that is not there, or in a state that does not take it
+	NoListener   uint64 // REQs and SIDR_REQs for a service that nobody listens to
+	HalfOpenFull uint64 // REQs and SIDR_REQs dropped because of MaxHalfOpen and backlogs
+	Full         uint64 // REQs and SIDR_REQs dropped because of MaxCalls
+	Stale        uint64 // REQs and REPs refused as stale connections
+	RepliesLost  uint64 // responses without a call, dropped because too many were waiting
+	Waiting      uint64 // messages dropped because the last event was not polled yet
+	TimedOut     uint64 // calls given up because no response came
+}
+
+// Machine makes, answers and ends connections by management datagrams, for one
+// port: the rules CM-1 to CM-24. It is pure: datagrams and time go in, datagrams,
+// a deadline and events come out. It knows no queue pairs: events carry the
+// attributes that the owner applies to them.
+//
+// **After each call, call NextMAD and NextEvent until they report false, and arm
+// one timer for Deadline.** Each call that the owner makes, or hears of by an
+// event, has exactly one event with Last set.
+//
+// All memory is taken by NewMachine. A Machine is not safe for concurrent use.
+type Machine struct {
+	cfg       Config
+	rng       *rand.ChaCha8 // nil: communication IDs count up
+	lastID    uint32        // local communication ID given last
+	tids      uint32
+	now       time.Time
+	calls     []call
+	free      []int32
+	byID      index // local communication ID
+	byRemote  index // peer's CA GUID and communication ID
+	byQPN     index // peer's CA GUID and QP number
+	listeners []listener
+	timers    timerHeap
+	sending   fifo // calls with a message to send
+	events    fifo // calls with events
+	half      fifo // half-open calls
+	replies   replyRing
+	halfOpen  int
+	counters  MachineCounters
+	in        Message // the datagram being handled
+	out       Message
+}
+
+// NewMachine returns a machine without listeners and calls. The error is
+// ErrConfig.
+func NewMachine(cfg Config) (*Machine, error) {
+	if err := cfg.defaults(); err != nil {
+		return nil, err
+	}
+	n := cfg.MaxCalls
+	m := &Machine{cfg: cfg, calls: make([]call, n), free: make([]int32, n), timers: make(timerHeap, 0, n)}
+	var key uint64
+	if cfg.Seed != nil {
+		m.rng = rand.NewChaCha8(*cfg.Seed)
+		key = m.rng.Uint64()
+	}
+	for i := range m.calls {
+		m.calls[i].at = int32(i)
+		m.calls[i].timer.at = -1
+		m.free[n-1-i] = int32(i)
+	}
+	m.byID.init(n, key, func(c *call) *link { return &c.links[0] }, m.calls)
+	m.byRemote.init(n, key, func(c *call) *link { return &c.links[1] }, m.calls)
+	m.byQPN.init(n, key, func(c *call) *link { return &c.links[2] }, m.calls)
+	m.sending.init(func(c *call) *queued { return &c.queues[0] }, m.calls)
+	m.events.init(func(c *call) *queued { return &c.queues[1] }, m.calls)
+	m.half.init(func(c *call) *queued { return &c.queues[2] }, m.calls)
+	return m, nil
+}
+
+// Counters returns what was counted.
+func (m *Machine) Counters() MachineCounters { return m.counters }
+
+// Calls returns how many calls there are, those in timewait and those with
+// events to be polled included.
+func (m *Machine) Calls() int { return len(m.calls) - len(m.free) }
+
+// HalfOpen returns how many calls peers began that are not established.
+func (m *Machine) HalfOpen() int { return m.halfOpen }
+
+// State returns the state of a call, Idle for one that is not there.
+func (m *Machine) State(id uint32) State {
+	if c := m.find(id); c != nil {
+		return c.state
+	}
+	return Idle
+}
+
+// at takes note of the time; one that goes backwards stands still.
+func (m *Machine) at(now time.Time) {
+	if now.After(m.now) {
+		m.now = now
+	}
+}
+
+// newID returns a communication ID that no call has.
+func (m *Machine) newID() uint32 {
+	for {
+		if m.rng != nil {
+			m.lastID = uint32(m.rng.Uint64())
+		} else {
+			m.lastID++
+		}
+		if m.lastID != 0 && m.lookup(m.lastID) == nil {
+			return m.lastID
+		}
+	}
+}
+
+// newTID returns a transaction ID for a call (rule CM-10).
+func (m *Machine) newTID(id uint32) uint64 {
+	m.tids++
+	return uint64(m.tids)<<32 | uint64(id)
+}
+
+// maxWait bounds the codes of times that a peer chooses: nobody holds a place here
+// for hours.
+const maxWait = 24
+
+// wait returns the time that a code stands for as the kernel takes it (rule
+// CM-1): 2^(t-8) ms, at least 1 ms; at most a minute.
+func wait(code uint8) time.Duration {
+	return time.Millisecond << max(int(min(code&0x1f, maxWait))-8, 0)
+}
+
+// ackTimeout returns the code of the local ACK timeout for a packet lifetime and
+// the ACK delay of a target (rule CM-14).
+func ackTimeout(lifetime, delay uint8) uint8 {
+	t := lifetime + 1
+	if t >= delay {
+		if delay >= t-1 {
+			t++
+		}
+	} else if t >= delay-1 {
+		t = delay + 1
+	} else {
+		t = delay
+	}
+	return min(t, 31)
+}
+
+// listener takes the calls for a service.
+type listener struct {
+	service ServiceID
+	backlog int
+	open    int // half-open calls
+}
+
+// Listen has the machine report REQs, and SIDR_REQs, for a service. At most
+// backlog of its calls are half-open at once, 0 for no bound but MaxHalfOpen.
+// It returns ErrInUse when the service has a listener.
+func (m *Machine) Listen(service ServiceID, backlog int) error {
+	if m.listener(service) != nil {
+		return fmt.Errorf("%w: %v", ErrInUse, service)
+	}
+	if backlog <= 0 {
+		backlog = m.cfg.MaxHalfOpen
+	}
+	m.listeners = append(m.listeners, listener{service: service, backlog: backlog})
+	return nil
+}
+
+// Unlisten undoes Listen. Calls that were reported stay.
+func (m *Machine) Unlisten(service ServiceID) {
+	for i := range m.listeners {
+		if m.listeners[i].service == service {
+			m.listeners = append(m.listeners[:i], m.listeners[i+1:]...)
+			return
+		}
+	}
+}
+
+func (m *Machine) listener(service ServiceID) *listener {
+	for i := range m.listeners {
+		if m.listeners[i].service == service {
+			return &m.listeners[i]
+		}
+	}
+	return nil
+}

@@ -1,0 +1,591 @@
+package cm_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/qp/cm"
+)
+
+// connected returns a world with an established call, and its number at a.
+func connected(t testing.TB) (w *world, id uint32) {
+	w = newWorld(t)
+	id, err := w.a.m.Connect(w.now, request())
+	require.NoError(t, err)
+	w.run(time.Second)
+	require.Equal(t, cm.Established, w.a.m.State(id))
+	require.Equal(t, cm.Established, w.b.m.State(w.b.ids[0]))
+	w.log = nil
+	return w, id
+}
+
+// Rule CM-5: a queue pair that has another call.
+func TestMachineStale(t *testing.T) {
+	t.Run("REQ", func(t *testing.T) {
+		w, old := connected(t)
+		// The peer has forgotten its connection, as after a restart.
+		again := newSide(t, "a", addrA, cm.Config{CAGUID: 0xa})
+		again.now, again.on = w.a.now, obliging
+		first := w.a
+		w.a = again
+		r := request()
+		_, err := again.m.Connect(w.now, r)
+		require.NoError(t, err)
+		_ = old
+		// The same communication ID, for the new machine counts from 1 too: a
+		// duplicate, which gets nothing.
+		w.run(time.Second)
+		require.Empty(t, again.events)
+		_, err = again.m.Connect(w.now, r)
+		require.NoError(t, err)
+		w.run(time.Second)
+		require.Equal(t, cm.ReasonStaleConnection, again.event(cm.EventRejected).Reason)
+		require.Equal(t, []string{"request", "established", "disconnected", "timewait exit"}, w.b.events,
+			"a DREQ on the old connection, and DREP from who knows nothing of it")
+		require.NotZero(t, first.m.Calls())
+		_, err = again.m.Connect(w.now, r)
+		require.NoError(t, err)
+		w.run(time.Second)
+		require.Equal(t, "reply", again.events[len(again.events)-1])
+		w.over()
+	})
+	t.Run("REP", func(t *testing.T) {
+		w, _ := connected(t)
+		r := request()
+		r.QPN = 0x12
+		_, err := w.a.m.Connect(w.now, r)
+		require.NoError(t, err) // b accepts with QP 0x21 again
+		w.run(10 * time.Second)
+		require.Contains(t, w.a.events, "rejected")
+		require.Equal(t, cm.ReasonStaleConnection, w.b.event(cm.EventRejected).Reason)
+		require.Equal(t, cm.RejectedREP, w.b.event(cm.EventRejected).Rejected)
+		w.over()
+	})
+	t.Run("REQ in timewait", func(t *testing.T) {
+		w, id := connected(t)
+		var req []byte
+		w.fate = nil
+		require.NoError(t, w.a.m.Disconnect(w.now, id, nil))
+		w.run(10 * time.Millisecond)
+		m := cm.Message{Header: cm.NewHeader(cm.AttrREQ, 7)}
+		m.REQ = cm.REQ{LocalCommID: id, LocalCAGUID: 0xa, LocalQPN: 0x11, ServiceID: svc, PathPacketPayloadMTU: 3}
+		req = m.AppendTo(nil)
+		w.b.m.HandleMAD(w.now, cm.Address{Local: addrB, Remote: addrA}, req)
+		rej := next(t, w.b.m)
+		require.Equal(t, cm.ReasonStaleConnection, rej.REJ.Reason)
+		w.over()
+	})
+}
+
+// next returns the next datagram of a machine.
+func next(t testing.TB, m *cm.Machine) *cm.Message {
+	t.Helper()
+	b, _, ok := m.NextMAD(nil)
+	require.True(t, ok, "nothing to send")
+	var d cm.Message
+	require.NoError(t, d.Decode(b))
+	return &d
+}
+
+func quiet(t testing.TB, m *cm.Machine) {
+	t.Helper()
+	b, _, ok := m.NextMAD(nil)
+	if ok {
+		t.Fatalf("%v sent", attribute(b))
+	}
+}
+
+// Rule CM-7.
+func TestMachineDREQ(t *testing.T) {
+	dreq := func(local, remote, qpn uint32) []byte {
+		m := cm.Message{Header: cm.NewHeader(cm.AttrDREQ, 0x77)}
+		m.DREQ = cm.DREQ{LocalCommID: local, RemoteCommID: remote, RemoteQPNEECN: qpn}
+		return m.AppendTo(nil)
+	}
+	from := cm.Address{Local: addrB, Remote: addrA}
+	t.Run("of an unknown call", func(t *testing.T) {
+		w := newWorld(t)
+		w.b.m.HandleMAD(w.now, from, dreq(5, 6, 7))
+		d := next(t, w.b.m)
+		require.Equal(t, cm.AttrDREP, d.Header.AttributeID)
+		require.Equal(t, uint64(0x77), d.Header.TransactionID, "CM-10: DREP repeats the DREQ's")
+		require.Equal(t, []uint32{6, 5}, []uint32{d.DREP.LocalCommID, d.DREP.RemoteCommID})
+	})
+	t.Run("of another queue pair", func(t *testing.T) {
+		w, id := connected(t)
+		w.b.m.HandleMAD(w.now, from, dreq(id, w.b.ids[0], 0x22))
+		quiet(t, w.b.m)
+		require.Equal(t, cm.Established, w.b.m.State(w.b.ids[0]))
+		w.over()
+	})
+	t.Run("duplicates", func(t *testing.T) {
+		w, id := connected(t)
+		w.b.on = nil
+		b := w.b.ids[0]
+		w.b.m.HandleMAD(w.now, from, dreq(id, b, 0x21))
+		require.Equal(t, cm.DreqReceived, w.b.m.State(b))
+		w.b.m.HandleMAD(w.now, from, dreq(id, b, 0x21))
+		quiet(t, w.b.m)
+		w.b.poll()
+		require.NoError(t, w.b.m.Disconnect(w.now, b, []byte("drep")))
+		require.Equal(t, "drep", string(next(t, w.b.m).DREP.PrivateData[:4]))
+		quiet(t, w.b.m)
+		w.b.m.HandleMAD(w.now, from, dreq(id, b, 0x21))
+		require.Equal(t, cm.AttrDREP, next(t, w.b.m).Header.AttributeID, "in timewait: DREP again")
+		require.Equal(t, []string{"request", "established", "disconnected"}, w.b.events)
+		w.over()
+	})
+	t.Run("both at once", func(t *testing.T) {
+		w, id := connected(t)
+		require.NoError(t, w.a.m.Disconnect(w.now, id, nil))
+		require.NoError(t, w.b.m.Disconnect(w.now, w.b.ids[0], nil))
+		w.run(100 * time.Millisecond)
+		require.Equal(t, []string{"1000 a DREQ", "1000 b DREQ", "1001 b DREP", "1001 a DREP"}, w.log)
+		require.Equal(t, "disconnected", w.a.events[len(w.a.events)-1])
+		require.Equal(t, "disconnected", w.b.events[len(w.b.events)-1])
+		w.over()
+	})
+	t.Run("before the RTU", func(t *testing.T) {
+		w := newWorld(t)
+		w.fate = func(_ *side, id cm.AttributeID, _ int) (int, time.Duration) {
+			if id == cm.AttrRTU {
+				return 0, 0
+			}
+			return 1, 0
+		}
+		id, _ := w.a.m.Connect(w.now, request())
+		w.run(time.Second)
+		require.Equal(t, cm.RepSent, w.b.m.State(w.b.ids[0]))
+		require.NoError(t, w.a.m.Disconnect(w.now, id, nil))
+		w.run(time.Second)
+		require.Equal(t, []string{"request", "disconnected", "timewait exit"}, w.b.events)
+		w.over()
+	})
+}
+
+// Rule CM-10: what belongs to a REQ repeats its transaction ID; a DREQ has its own.
+func TestMachineTransactionIDs(t *testing.T) {
+	w := newWorld(t)
+	tids := map[cm.AttributeID]uint64{}
+	w.a.on, w.b.on = nil, nil
+	id, _ := w.a.m.Connect(w.now, request())
+	pass := func(from, to *side) {
+		for {
+			mad, _, ok := from.m.NextMAD(nil)
+			if !ok {
+				break
+			}
+			tids[attribute(mad)] = binary.BigEndian.Uint64(mad[8:])
+			to.m.HandleMAD(w.now, cm.Address{Local: to.addr, Remote: from.addr}, mad)
+		}
+		to.poll()
+	}
+	pass(w.a, w.b)
+	w.now = w.now.Add(5 * time.Second)
+	w.a.m.Tick(w.now)
+	pass(w.a, w.b)
+	pass(w.b, w.a)
+	require.NotZero(t, tids[cm.AttrMRA])
+	_, err := w.b.m.Accept(w.now, w.b.ids[0], &cm.Reply{QPN: 0x21})
+	require.NoError(t, err)
+	pass(w.b, w.a)
+	require.NoError(t, w.a.m.Ready(id, nil))
+	pass(w.a, w.b)
+	require.NoError(t, w.a.m.Disconnect(w.now, id, nil))
+	pass(w.a, w.b)
+	require.NoError(t, w.b.m.Disconnect(w.now, w.b.ids[0], nil))
+	pass(w.b, w.a)
+	req := tids[cm.AttrREQ]
+	require.Equal(t, []uint64{req, req, req}, []uint64{tids[cm.AttrREP], tids[cm.AttrRTU], tids[cm.AttrMRA]})
+	require.NotEqual(t, req, tids[cm.AttrDREQ])
+	require.Equal(t, tids[cm.AttrDREQ], tids[cm.AttrDREP])
+	w.over()
+}
+
+// Rule CM-14, with values worked out by hand from the driver's way: the lifetime's
+// code plus one, or the target's delay, whichever is greater, and one more when the
+// other is within one of it.
+func TestMachineAckTimeout(t *testing.T) {
+	for _, c := range []struct{ life, delay, want uint8 }{
+		{16, 15, 17}, {16, 16, 18}, {18, 15, 19}, {14, 20, 20}, {18, 20, 21}, {16, 18, 19}, {16, 17, 18}, {23, 31, 31},
+	} {
+		w := newWorld(t)
+		w.a = newSide(t, "a", addrA, cm.Config{CAGUID: 0xa, PacketLifetime: c.life})
+		w.b = newSide(t, "b", addrB, cm.Config{CAGUID: 0xb, AckDelay: c.delay})
+		w.a.now = func() time.Time { return w.now }
+		w.b.now = w.a.now
+		w.a.on, w.b.on = obliging, obliging
+		require.NoError(t, w.b.m.Listen(svc, 0))
+		_, err := w.a.m.Connect(w.now, request())
+		require.NoError(t, err)
+		w.run(time.Second)
+		require.Equal(t, c.want, w.a.event(cm.EventReply).Attr.Timeout, "lifetime %d, delay %d", c.life, c.delay)
+	}
+}
+
+// Rule CM-18: every status, and who is told of what.
+func TestMachineSIDR(t *testing.T) {
+	for st := cm.SIDRValid; st <= cm.SIDRUnsupportedVersion; st++ {
+		w := newWorld(t)
+		w.b.on = func(s *side, e *cm.Event) {
+			require.True(t, e.Last)
+			require.Equal(t, "from a", string(e.PrivateData[:6]))
+			require.Len(t, e.PrivateData, 180)
+			require.NoError(t, s.m.ReplySIDR(e.ID, &cm.SIDRReply{Status: st, QPN: 5, QKey: 6, Info: []byte{9}, PrivateData: []byte("here")}))
+		}
+		_, err := w.a.m.ResolveSIDR(w.now, request())
+		require.NoError(t, err)
+		w.run(time.Second)
+		e := w.a.event(cm.EventSIDRReply)
+		require.True(t, e.Last)
+		require.Equal(t, st, e.Status)
+		require.Equal(t, []byte{9}, e.Info)
+		require.Equal(t, append([]byte("here"), make([]byte, 132)...), e.PrivateData)
+		w.over()
+	}
+	w := newWorld(t)
+	w.b.m.Unlisten(svc)
+	_, err := w.a.m.ResolveSIDR(w.now, request())
+	require.NoError(t, err)
+	w.run(time.Second)
+	require.Equal(t, cm.SIDRUnsupportedService, w.a.event(cm.EventSIDRReply).Status)
+	w.over()
+
+	// An owner that never answers keeps nothing.
+	w = newWorld(t)
+	w.b.on = nil
+	_, err = w.a.m.ResolveSIDR(w.now, request())
+	require.NoError(t, err)
+	w.run(70 * time.Second)
+	require.Equal(t, 1, len(w.b.events), "duplicates are dropped")
+	require.Zero(t, w.b.m.HalfOpen())
+	require.ErrorIs(t, w.b.m.ReplySIDR(w.b.ids[0], &cm.SIDRReply{}), cm.ErrCall)
+	w.over()
+}
+
+// Rule CM-19: a flood of REQs gets silence; what is established stays, and so do
+// others' chances, where peers have a bound of their own.
+func TestMachineFlood(t *testing.T) {
+	m, err := cm.NewMachine(cm.Config{CAGUID: 0xb, MaxHalfOpen: 32, MaxHalfOpenPeer: 8, MaxCalls: 64})
+	require.NoError(t, err)
+	require.NoError(t, m.Listen(svc, 0))
+	req := func(from netip.Addr, id uint32) {
+		h, _ := cm.NewCMAHeader(netip.AddrPortFrom(from, 1), addrB)
+		d := cm.Message{Header: cm.NewHeader(cm.AttrREQ, uint64(id))}
+		d.REQ = cm.REQ{LocalCommID: id, LocalCAGUID: 1, LocalQPN: id, ServiceID: svc, PathPacketPayloadMTU: 3, PrivateData: h.AppendTo(nil)}
+		m.HandleMAD(start, cm.Address{Local: addrB, Remote: from}, d.AppendTo(nil))
+	}
+	for i := range uint32(10000) {
+		req(addrA, i+1)
+	}
+	require.Equal(t, 8, m.HalfOpen())
+	other := netip.MustParseAddr("192.0.2.77")
+	req(other, 20000)
+	require.Equal(t, 9, m.HalfOpen())
+	for i := range uint32(10000) {
+		req(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 30000+i)
+	}
+	require.Equal(t, 32, m.HalfOpen())
+	require.Equal(t, uint64(20001-32), m.Counters().HalfOpenFull)
+	quiet(t, m)
+	var e cm.Event
+	for m.NextEvent(&e) {
+		if e.Kind == cm.EventRequest {
+			require.NoError(t, m.Reject(e.ID, cm.ReasonConsumer, nil, nil))
+		}
+	}
+	for range 32 {
+		require.Equal(t, cm.AttrREJ, next(t, m).Header.AttributeID)
+	}
+	quiet(t, m)
+	require.Zero(t, m.Calls())
+}
+
+// Rule CM-21.
+func TestMachineLAP(t *testing.T) {
+	w, id := connected(t)
+	m := cm.Message{Header: cm.NewHeader(cm.AttrLAP, 0x99)}
+	m.LAP = cm.LAP{LocalCommID: id, RemoteCommID: w.b.ids[0]}
+	from := cm.Address{Local: addrB, Remote: addrA}
+	w.b.m.HandleMAD(w.now, from, m.AppendTo(nil))
+	d := next(t, w.b.m)
+	require.Equal(t, cm.APUnsupported, d.APR.APStatus)
+	require.Equal(t, uint64(0x99), d.Header.TransactionID)
+	w.b.poll()
+	require.Equal(t, "alternate path", w.b.events[len(w.b.events)-1])
+	m.LAP.RemoteCommID++
+	w.b.m.HandleMAD(w.now, from, m.AppendTo(nil))
+	require.Equal(t, cm.APInvalidCommID, next(t, w.b.m).APR.APStatus)
+	w.over()
+}
+
+// Rule CM-22: other management datagrams are the caller's, and malformed ones
+// nobody's.
+func TestMachineNotCM(t *testing.T) {
+	w := newWorld(t)
+	b := make([]byte, cm.Size)
+	b[0], b[1], b[2], b[3] = 1, 0x04, 1, 1 // performance management, Get
+	require.False(t, w.b.m.HandleMAD(w.now, cm.Address{Remote: addrA}, b))
+	for _, change := range []func([]byte){
+		func(b []byte) { b[0] = 2 }, func(b []byte) { b[2] = 1 }, func(b []byte) { b[3] = 1 }, func(b []byte) { b[17] = 0x30 },
+	} {
+		m := cm.Message{Header: cm.NewHeader(cm.AttrREQ, 1), REQ: cm.REQ{LocalCommID: 1, ServiceID: svc}}
+		mad := m.AppendTo(nil)
+		change(mad)
+		require.True(t, w.b.m.HandleMAD(w.now, cm.Address{Remote: addrA}, mad))
+	}
+	require.True(t, w.b.m.HandleMAD(w.now, cm.Address{Remote: addrA}, nil))
+	c := w.b.m.Counters()
+	require.Equal(t, []uint64{1, 5}, []uint64{c.NotCM, c.Malformed})
+	quiet(t, w.b.m)
+}
+
+// Rule CM-24: with a seed, communication IDs are as good as random; without, they
+// count.
+func TestMachineIDs(t *testing.T) {
+	seed := [32]byte{1, 2, 3}
+	ids := func(s *[32]byte) (v []uint32) {
+		m, err := cm.NewMachine(cm.Config{Seed: s})
+		require.NoError(t, err)
+		for range 1000 {
+			id, err := m.Connect(start, request())
+			require.NoError(t, err)
+			v = append(v, id)
+		}
+		return v
+	}
+	counted := ids(nil)
+	require.Equal(t, []uint32{1, 2, 3}, counted[:3])
+	random := ids(&seed)
+	require.Equal(t, random, ids(&seed), "the same seed, the same IDs")
+	var ones [32]int
+	seen := map[uint32]bool{}
+	for _, id := range random {
+		require.False(t, seen[id])
+		seen[id] = true
+		for b := range ones {
+			ones[b] += int(id >> b & 1)
+		}
+	}
+	for b, n := range ones {
+		require.InDelta(t, 500, n, 100, "bit %d", b) // six standard deviations
+	}
+}
+
+// Calls that the API refuses change nothing.
+func TestMachineMisuse(t *testing.T) {
+	for _, c := range []cm.Config{
+		{ResponseTimeout: 25}, {MaxRetries: 16}, {MaxCalls: -1}, {MaxCalls: 1<<20 + 1}, {MaxHalfOpen: -1}, {AckDelay: 32},
+	} {
+		_, err := cm.NewMachine(c)
+		require.ErrorIs(t, err, cm.ErrConfig)
+	}
+	w, id := connected(t)
+	m := w.a.m
+	r := request()
+	r.PrivateData = make([]byte, 57)
+	_, err := m.Connect(w.now, r)
+	require.ErrorIs(t, err, cm.ErrTooLong)
+	r = request()
+	r.QPN = 1 << 24
+	_, err = m.Connect(w.now, r)
+	require.ErrorIs(t, err, cm.ErrRange)
+	r = request()
+	r.PathMTU = 0
+	_, err = m.Connect(w.now, r)
+	require.ErrorIs(t, err, cm.ErrRange)
+	_, err = m.Accept(w.now, id, &cm.Reply{})
+	require.ErrorIs(t, err, cm.ErrState)
+	require.ErrorIs(t, m.Ready(id, nil), cm.ErrState)
+	require.ErrorIs(t, m.Ready(id+1, nil), cm.ErrCall)
+	require.ErrorIs(t, m.Reject(id, cm.ReasonConsumer, nil, nil), cm.ErrState)
+	require.ErrorIs(t, m.Disconnect(w.now, 0, nil), cm.ErrCall)
+	require.ErrorIs(t, m.Disconnect(w.now, id, make([]byte, 221)), cm.ErrTooLong)
+	require.ErrorIs(t, w.b.m.Listen(svc, 0), cm.ErrInUse)
+	require.Equal(t, 1, m.Calls())
+	small, err := cm.NewMachine(cm.Config{MaxCalls: 1})
+	require.NoError(t, err)
+	_, err = small.Connect(w.now, request())
+	require.NoError(t, err)
+	_, err = small.Connect(w.now, request())
+	require.ErrorIs(t, err, cm.ErrFull)
+	w.over()
+}
+
+// What Linux's RDMA-CM sends (captures of rping, udaddy and a refused call), and
+// what the machine sends in its place: the same bytes but for communication and
+// transaction IDs.
+func TestMachineCaptured(t *testing.T) {
+	clear := func(b []byte, at ...int) []byte {
+		b = bytes.Clone(b)
+		for _, i := range append(at, 8, 12) {
+			copy(b[i:i+4], []byte{0, 0, 0, 0})
+		}
+		return b
+	}
+	for _, c := range []struct{ file, req, rep, rtu, dreq, drep string }{
+		{"cm-rping", "10", "11", "12", "49", "50"}, {"cm-rping-ipv6", "10", "13", "14", "39", "40"},
+	} {
+		var q, p cm.Message
+		require.NoError(t, q.Decode(find(t, c.file, c.req)))
+		require.NoError(t, p.Decode(find(t, c.file, c.rep)))
+		var h cm.CMAHeader
+		private, ok := q.REQ.CMA(&h)
+		require.True(t, ok)
+		a, b := q.REQ.Primary.LocalPortGID.Addr(), q.REQ.Primary.RemotePortGID.Addr()
+		toB := cm.Address{Local: a, Remote: b}
+		// The captured kernel has 18 for the packet lifetime.
+		active, err := cm.NewMachine(cm.Config{CAGUID: q.REQ.LocalCAGUID, PacketLifetime: 18})
+		require.NoError(t, err)
+		passive, err := cm.NewMachine(cm.Config{CAGUID: p.REP.LocalCAGUID})
+		require.NoError(t, err)
+		require.NoError(t, passive.Listen(q.REQ.ServiceID, 0))
+		id, err := active.Connect(start, &cm.Request{Addr: toB, Service: q.REQ.ServiceID, CMA: &h, PrivateData: private, QPN: 0x11,
+			StartingPSN: q.REQ.StartingPSN, PKey: 0xffff, PathMTU: cm.MTU1024, ResponderResources: 1, InitiatorDepth: 1,
+			RetryCnt: 7, RNRRetry: 7, FlowLabel: q.REQ.Primary.FlowLabel})
+		require.NoError(t, err)
+		req, to, _ := active.NextMAD(nil)
+		require.Equal(t, toB, to)
+		require.Equal(t, clear(find(t, c.file, c.req), 24), clear(req, 24), "REQ")
+
+		// Each machine against the kernel's own datagrams.
+		ours := func(b []byte, at int) []byte { // with our communication ID in it
+			b = bytes.Clone(b)
+			binary.BigEndian.PutUint32(b[at:], id)
+			return b
+		}
+		from := cm.Address{Local: a, Remote: b}
+		active.HandleMAD(start, from, ours(find(t, c.file, c.rep), 28))
+		var e cm.Event
+		require.True(t, active.NextEvent(&e))
+		require.Equal(t, cm.EventReply, e.Kind)
+		require.Equal(t, []uint32{0x11, p.REP.StartingPSN}, []uint32{e.Attr.DestQPN, e.Attr.SQPSN})
+		require.NoError(t, active.Ready(id, nil))
+		rtu, _, _ := active.NextMAD(nil)
+		require.Equal(t, clear(find(t, c.file, c.rtu), 24, 28), clear(rtu, 24, 28), "RTU")
+		require.NoError(t, active.Disconnect(start, id, nil))
+		dreq, _, _ := active.NextMAD(nil)
+		require.Equal(t, clear(find(t, c.file, c.dreq), 24, 28), clear(dreq, 24, 28), "DREQ")
+		active.HandleMAD(start, from, ours(find(t, c.file, c.drep), 28))
+		require.True(t, active.NextEvent(&e))
+		require.Equal(t, cm.EventDisconnected, e.Kind)
+
+		back := cm.Address{Local: b, Remote: a}
+		passive.HandleMAD(start, back, find(t, c.file, c.req))
+		require.True(t, passive.NextEvent(&e))
+		require.Equal(t, cm.EventRequest, e.Kind)
+		pid := e.ID
+		_, err = passive.Accept(start, e.ID, &cm.Reply{QPN: p.REP.LocalQPN, StartingPSN: p.REP.StartingPSN,
+			ResponderResources: 1, InitiatorDepth: 1, RNRRetry: 7})
+		require.NoError(t, err)
+		rep, _, _ := passive.NextMAD(nil)
+		require.Equal(t, clear(find(t, c.file, c.rep), 24), clear(rep, 24), "REP")
+		require.Equal(t, find(t, c.file, c.rep)[8:16], rep[8:16], "CM-10: the REQ's transaction ID")
+		theirs := func(b []byte) []byte {
+			b = bytes.Clone(b)
+			binary.BigEndian.PutUint32(b[28:], pid)
+			return b
+		}
+		passive.HandleMAD(start, back, theirs(find(t, c.file, c.rtu)))
+		require.True(t, passive.NextEvent(&e))
+		require.Equal(t, cm.EventEstablished, e.Kind)
+		passive.HandleMAD(start, back, theirs(find(t, c.file, c.dreq)))
+		require.True(t, passive.NextEvent(&e))
+		require.Equal(t, cm.EventDisconnected, e.Kind)
+		require.NoError(t, passive.Disconnect(start, pid, nil))
+		drep, _, _ := passive.NextMAD(nil)
+		require.Equal(t, clear(find(t, c.file, c.drep), 24, 28), clear(drep, 24, 28), "DREP")
+	}
+
+	// A REQ that nobody wants.
+	m, err := cm.NewMachine(cm.Config{})
+	require.NoError(t, err)
+	m.HandleMAD(start, cm.Address{Local: addrB, Remote: addrA}, find(t, "cm-reject", "9"))
+	rej, _, _ := m.NextMAD(nil)
+	require.Equal(t, find(t, "cm-reject", "10"), rej, "REJ, to the byte")
+
+	// udaddy's SIDR.
+	var q cm.Message
+	require.NoError(t, q.Decode(find(t, "cm-udaddy", "10")))
+	require.NoError(t, m.Listen(q.SIDRREQ.ServiceID, 0))
+	m.HandleMAD(start, cm.Address{Local: addrB, Remote: addrA}, find(t, "cm-udaddy", "10"))
+	var e cm.Event
+	require.True(t, m.NextEvent(&e))
+	require.NoError(t, m.ReplySIDR(e.ID, &cm.SIDRReply{QPN: 0x11, QKey: 0x01234567}))
+	rep, _, _ := m.NextMAD(nil)
+	require.Equal(t, find(t, "cm-udaddy", "11"), rep, "SIDR_REP, to the byte")
+	require.Zero(t, m.Calls())
+}
+
+// The packet path takes no memory.
+func TestMachineAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	a, err := cm.NewMachine(cm.Config{CAGUID: 1})
+	require.NoError(t, err)
+	b, err := cm.NewMachine(cm.Config{CAGUID: 2})
+	require.NoError(t, err)
+	require.NoError(t, b.Listen(svc, 0))
+	now := start
+	r := request()
+	r.CMA, r.PrivateData = nil, append(request().CMA.AppendTo(nil), "hello"...)
+	rep := &cm.Reply{QPN: 0x21}
+	buf := make([]byte, 0, cm.Size)
+	var e cm.Event
+	pass := func(from, to *cm.Machine, src, dst cm.Address) {
+		for {
+			mad, _, ok := from.NextMAD(buf)
+			if !ok {
+				return
+			}
+			to.HandleMAD(now, cm.Address{Local: dst.Local, Remote: src.Local}, mad)
+		}
+	}
+	A, B := cm.Address{Local: addrA}, cm.Address{Local: addrB}
+	junk := [][]byte{nil, make([]byte, cm.Size), find(t, "cm-rping", "11"), find(t, "cm-rping", "12"),
+		find(t, "cm-reject", "10"), find(t, "cm-rping", "49"), find(t, "cm-udaddy", "10")}
+	once := func() {
+		id, _ := a.Connect(now, r)
+		pass(a, b, A, B)
+		for b.NextEvent(&e) {
+			_, _ = b.Accept(now, e.ID, rep)
+		}
+		pass(b, a, B, A)
+		for a.NextEvent(&e) {
+			_ = a.Ready(e.ID, nil)
+		}
+		pass(a, b, A, B)
+		for b.NextEvent(&e) {
+		}
+		_ = a.Disconnect(now, id, nil)
+		pass(a, b, A, B)
+		for b.NextEvent(&e) {
+			_ = b.Disconnect(now, e.ID, nil)
+		}
+		pass(b, a, B, A)
+		for _, j := range junk {
+			b.HandleMAD(now, cm.Address{Local: addrB, Remote: addrA}, j)
+			pass(b, a, B, A)
+		}
+		now = now.Add(time.Second)
+		a.Tick(now)
+		b.Tick(now)
+		for a.NextEvent(&e) || b.NextEvent(&e) {
+		}
+	}
+	once()
+	require.Zero(t, mallocs(func() {
+		for range 300 {
+			once()
+		}
+	}))
+	require.Zero(t, a.Calls()+b.Calls())
+}
