@@ -32,8 +32,6 @@ var targets = []target{
 		return []any{uint16(s.rec.Link), s.rec.Data, s.rec.WireLen, uint16(0)}
 	})},
 	{"bth/frame/capture", "FuzzReader", "capture file", files},
-	{"bth/mrc", "FuzzHeaders", "headers of MRC", nil},
-	{"bth/mrc", "FuzzPacket", "MRC packet, its length on the wire", nil},
 	{"bth/rocelayers", "FuzzBTH", "transport packet", transport(func(s *sample) []any { return []any{s.f.Transport} })},
 	{"bth/rocelayers", "FuzzFrame", "Ethernet frame", frames(justFrame)},
 	{"cnp", "FuzzHeader", "transport packet of a CNP", transport(func(s *sample) []any {

@@ -1,27 +1,25 @@
-package lab
+package simnet
 
 import (
 	"errors"
 	"slices"
 	"time"
-
-	"github.com/roce-go/roce/qp/simnet"
 )
 
 // Scenario is flows over a network, watched while it runs.
 //
-//	f, err := lab.Topology{...}.Star(9)
-//	s := lab.NewScenario(f.Network, 10*time.Microsecond)
+//	f, err := simnet.Topology{...}.Star(9)
+//	s := simnet.NewScenario(f.Network, 10*time.Microsecond)
 //	s.Watch(f.Bottleneck)
 //	for _, h := range f.Hosts()[1:] {
 //		s.Flow(simnet.FlowConfig{From: h, To: f.Hosts()[0], Op: qp.OpWrite, Size: 1 << 20})
 //	}
 //	r, err := s.Run(20 * time.Millisecond)
 type Scenario struct {
-	n      *simnet.Network
+	n      *Network
 	every  time.Duration
-	flows  []*simnet.Flow
-	queues []*simnet.Direction
+	flows  []*Flow
+	queues []*Direction
 	err    error
 	report *Report
 	last   []uint64
@@ -30,7 +28,7 @@ type Scenario struct {
 
 // NewScenario returns a scenario that looks at flows and queues once in every,
 // which 0 makes 10 us.
-func NewScenario(n *simnet.Network, every time.Duration) *Scenario {
+func NewScenario(n *Network, every time.Duration) *Scenario {
 	if every <= 0 {
 		every = 10 * time.Microsecond
 	}
@@ -39,7 +37,7 @@ func NewScenario(n *simnet.Network, every time.Duration) *Scenario {
 
 // Flow adds a flow, between runs as well: its samples before that are 0. An error
 // shows in Run.
-func (s *Scenario) Flow(cfg simnet.FlowConfig) *simnet.Flow {
+func (s *Scenario) Flow(cfg FlowConfig) *Flow {
 	f, err := s.n.AddFlow(cfg)
 	if err != nil {
 		s.err = errors.Join(s.err, err)
@@ -50,7 +48,7 @@ func (s *Scenario) Flow(cfg simnet.FlowConfig) *simnet.Flow {
 }
 
 // Watch has the queue of a direction sampled, from now on: 0 stands for before.
-func (s *Scenario) Watch(d *simnet.Direction) { s.queues = append(s.queues, d) }
+func (s *Scenario) Watch(d *Direction) { s.queues = append(s.queues, d) }
 
 // Report is what a scenario saw. Samples of index i are of the time up to At(i).
 type Report struct {
@@ -70,13 +68,13 @@ type Report struct {
 
 // FlowReport is what was seen of a flow.
 type FlowReport struct {
-	Flow  *simnet.Flow
+	Flow  *Flow
 	Bytes []uint64 // of messages received, by sample
 }
 
 // QueueReport is what was seen of a queue.
 type QueueReport struct {
-	Direction *simnet.Direction
+	Direction *Direction
 	Bytes     []int // waiting, by sample
 }
 
@@ -126,7 +124,7 @@ func (s *Scenario) Run(d time.Duration) (*Report, error) {
 func (s *Scenario) sums() {
 	r := s.report
 	*r = Report{Every: r.Every, Start: r.Start, Flows: r.Flows, Queues: r.Queues}
-	for d := range s.n.Directions() {
+	for _, d := range s.n.dirs {
 		c := d.Counters()
 		r.Packets += c.Packets
 		r.Dropped += c.Dropped
@@ -137,12 +135,11 @@ func (s *Scenario) sums() {
 			r.PausedFor += p
 		}
 	}
-	for _, h := range s.n.Hosts() {
+	for _, h := range s.n.hosts {
 		r.CNPs += h.Port.Counters().NpCnpSent
 	}
 	for _, f := range s.flows {
-		q, _ := f.QPs()
-		c := q.Counters()
+		c := f.qa.Counters()
 		r.Retransmitted += c.Retransmitted
 		r.Timeouts += c.LocalAckTimeoutErr
 	}

@@ -1,0 +1,204 @@
+package qp_test
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/internal/explore"
+)
+
+var exploreStates = flag.Int("explore", 0, "TestExplore: most states of each scenario, 0 for 10000")
+
+// exQuick lets the timers of end 0 fire first, and those of end 1 later.
+var exQuick = [2]exEnd{{timeout: 10, retryCnt: 3}, {timeout: 11, retryCnt: 3}}
+
+func exEnds(f func(*exEnd)) [2]exEnd {
+	e := exQuick
+	f(&e[0])
+	f(&e[1])
+	return e
+}
+
+// exScenarios are explored whole, or up to a number of states.
+var exScenarios = []exScenario{
+	{name: "sends", ops: [2][]exOp{{exSend, exSendLong, exSend}}, recvs: [2]int{0, 3}, faults: exFaults{drop: 1, duplicate: 1}},
+	{name: "writes", ops: [2][]exOp{{exWriteLong, exWrite, exWrite}}, faults: exFaults{drop: 1, duplicate: 1, swap: 1}},
+	{name: "reads", ops: [2][]exOp{{exReadLong, exRead}}, faults: exFaults{drop: 1, duplicate: 1, swap: 1}},
+	{name: "atomics", ops: [2][]exOp{{exFetchAdd, exWrite, exFetchAdd}}, faults: exFaults{drop: 1, duplicate: 1, swap: 1}},
+	{name: "an atomic behind a READ", ops: [2][]exOp{{exReadLong, exFetchAdd, exWrite}}, faults: exFaults{drop: 2, duplicate: 1}},
+	{name: "one READ at a time", ops: [2][]exOp{{exReadLong, exFetchAdd}}, ends: exEnds(func(e *exEnd) { e.maxRd = 1 }), faults: exFaults{drop: 1, duplicate: 1, early: 1}},
+	{name: "both ways", ops: [2][]exOp{{exSend, exReadLong}, {exWriteLong, exFetchAdd}}, recvs: [2]int{0, 1}, faults: exFaults{drop: 1}},
+	{name: "READs both ways", ops: [2][]exOp{{exReadLong, exRead}, {exReadLong, exRead}}, faults: exFaults{drop: 1}},
+	{name: "timers", ops: [2][]exOp{{exWrite, exWrite}, {exWrite}}, faults: exFaults{drop: 1, early: 1, duplicate: 1}},
+	{name: "retries run out", ops: [2][]exOp{{exWriteImm, exReadLong}}, recvs: [2]int{0, 1}, fails: true, faults: exFaults{drop: 4, early: 1}},
+	{name: "no receives", ops: [2][]exOp{{exSend, exWriteImm}}, faults: exFaults{drop: 1, early: 1}},
+	{name: "no receives, long", ops: [2][]exOp{{exSendLong, exWrite}}, faults: exFaults{drop: 1, duplicate: 1}},
+	{name: "SRQ", ops: [2][]exOp{{exSendLong, exSend}}, srq: true, recvs: [2]int{0, 1}, faults: exFaults{drop: 1, duplicate: 1}},
+	{name: "credits", ops: [2][]exOp{{exSend, exSendLong, exSend}}, recvs: [2]int{0, 1},
+		ends: exEnds(func(e *exEnd) { e.credits = true }), faults: exFaults{drop: 1, early: 1}},
+	{name: "window of one", ops: [2][]exOp{{exWriteLong, exReadLong}}, ends: exEnds(func(e *exEnd) { e.window = 1 }), faults: exFaults{drop: 1, duplicate: 1, early: 1}},
+	{name: "drain", ops: [2][]exOp{{exWriteLong, exRead, exWrite}}, later: [2]int{1, 0}, drain: true, faults: exFaults{drop: 1}},
+	{name: "completions polled late", ops: [2][]exOp{{exSend, exWrite}, {exSend}}, recvs: [2]int{1, 1}, late: true, faults: exFaults{drop: 1}},
+	{name: "posts in between", ops: [2][]exOp{{exWrite, exReadLong, exWrite}}, later: [2]int{2, 0}, faults: exFaults{drop: 1, duplicate: 1}},
+	{name: "forged", ops: [2][]exOp{{exWrite, exRead}}, faults: exFaults{forge: 2, drop: 1}},
+	{name: "UC", typ: qp.UC, ops: [2][]exOp{{exSendLong, exSend, exWriteImm, exSendLong}}, recvs: [2]int{0, 2}, faults: exFaults{drop: 3}},
+}
+
+func (s *exScenario) model() *explore.Model[exWorld] {
+	if s.ends == ([2]exEnd{}) {
+		s.ends = exQuick
+	}
+	return &explore.Model[exWorld]{
+		Graph:  explore.Graph[exWorld]{Classify: exClassify},
+		Start:  s.start,
+		Moves:  s.moves,
+		Apply:  s.apply,
+		Finish: s.finish,
+		Now:    func(w *exWorld) int64 { return w.now + 1 }, // of the clock, which begins at 1
+	}
+}
+
+// exSteps is how many rounds of a link without faults may pass before everything is
+// complete.
+const exSteps = 400
+
+// finish lets everything happen that can, without faults, one packet of each end a
+// round, and checks that both halves of both QPs come to an end (rules EE-1, EE-3).
+func (s *exScenario) finish(w *exWorld) error {
+	w.left = exFaults{}
+	for range exSteps {
+		busy := false
+		for _, m := range []explore.Move{exPost, exPostRecv, exDeliver, exEmit} {
+			for e := range explore.Move(2) {
+				can := s.can(w, m|e)
+				if !can {
+					continue
+				}
+				busy = true
+				if err := s.apply(w, m|e); err != nil {
+					return fmt.Errorf("at the end: %w", err)
+				}
+			}
+		}
+		for e := range w.nodes {
+			if err := s.poll(w, e, exOps+exRecvs); err != nil {
+				return fmt.Errorf("at the end: %w", err)
+			}
+		}
+		if n := &w.nodes[0]; n.drained && n.q.State() == qp.SQD {
+			exMust(n.q.Modify(exTime(w.now), &qp.Attr{State: qp.RTS}, qp.AttrState))
+			n.quiet, busy = false, true
+		}
+		if s.busy && w.nodes[0].completed == len(s.ops[0]) {
+			return nil // the peer did not keep it from that
+		}
+		if s.busy {
+			s.readAgain(w)
+		}
+		if busy {
+			continue
+		}
+		if s.deadline(w) == 0 {
+			return s.ended(w)
+		}
+		if err := s.tick(w); err != nil {
+			return fmt.Errorf("at the end: %w", err)
+		}
+	}
+	return fmt.Errorf("EE-3: %d rounds of a good link, and %d and %d of the requests are complete", exSteps, w.nodes[0].completed, w.nodes[1].completed)
+}
+
+// can reports whether the move m can be made.
+func (s *exScenario) can(w *exWorld, m explore.Move) bool {
+	i := int(m & 1)
+	n := &w.nodes[i]
+	switch m &^ 1 {
+	case exPost:
+		return n.posted < len(s.ops[i])
+	case exPostRecv:
+		return n.recvPosted < exRecvs && n.recvPosted < len(s.ops[1-i])
+	case exEmit:
+		return !n.quiet && w.wire[i].n < exWire
+	}
+	return w.wire[i].n != 0
+}
+
+// readAgain makes end 1 ask again for what it has read.
+func (s *exScenario) readAgain(w *exWorld) {
+	n := &w.nodes[1]
+	for n.completed == len(s.ops[1]) && n.q.Outstanding() < 2 {
+		wr := s.wr(w, 1, 0)
+		wr.ID = uint64(n.completed)
+		n.completed--
+		wr.ID--
+		if n.q.PostSend(exTime(w.now), &wr) != nil {
+			n.completed++
+			return
+		}
+		n.quiet = false
+	}
+}
+
+// ended checks the end of everything.
+func (s *exScenario) ended(w *exWorld) error {
+	for e := range w.nodes {
+		n := &w.nodes[e]
+		if n.completed != n.posted {
+			return fmt.Errorf("EE-1: end %d: nothing more will happen, and %d of %d requests are complete", e, n.completed, n.posted)
+		}
+		if n.draining && !n.drained && !n.broken {
+			return fmt.Errorf("RQ-14: end %d: never drained", e)
+		}
+		took := 0
+		for _, op := range s.ops[1-e] {
+			if op.receives() {
+				took++
+			}
+		}
+		if s.typ == qp.RC && !n.broken && !w.nodes[1-e].broken && n.msgs != took {
+			return fmt.Errorf("EE-2: end %d: %d of %d messages were received", e, n.msgs, took)
+		}
+	}
+	return nil
+}
+
+// TestExplore goes through what two QPs, the link between them and their
+// applications can do: every interleaving of a small world, with a bounded number
+// of faults. From every state on, a good link must bring everything to its end.
+// Rules EE-1, EE-2, EE-3, RQ-09, RQ-15, RQ-22, RQ-31, RS-03, RS-13, RS-16.
+func TestExplore(t *testing.T) {
+	limit := 10000
+	if testing.Short() {
+		limit = 1000
+	}
+	if *exploreStates != 0 {
+		limit = *exploreStates
+	}
+	begin, all := time.Now(), 0
+	for i := range exScenarios {
+		s := exScenarios[i]
+		t.Run(s.name, func(t *testing.T) {
+			m := s.model()
+			r, err := explore.Run(m, limit)
+			all += r.States
+			t.Log(r)
+			var c *explore.Counterexample
+			if errors.As(err, &c) {
+				for _, mv := range c.Moves {
+					t.Logf("%s %d", exMoveNames[mv>>1], mv&1)
+				}
+				for _, story := range s.tell(c.Moves, s.name) {
+					t.Logf("as a script:\n%s", story)
+				}
+			}
+			require.NoError(t, err)
+		})
+	}
+	t.Logf("%d states, %.0f a second", all, float64(all)/time.Since(begin).Seconds())
+}

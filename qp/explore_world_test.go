@@ -1,0 +1,745 @@
+package qp_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/internal/explore"
+)
+
+// The explorer's world: two QPs of the code that ships, a link that holds few
+// packets, two applications. Each move is a call of one QP, or something that the
+// link does.
+const (
+	exWire   = 3 // packets in flight in each direction
+	exOps    = 4 // work requests of an end
+	exRecvs  = 4
+	exRegion = 0x1000 // address of an end's region
+	exMTU    = 256
+	exFirst  = psn.PSN(0xfffffe) // PSNs wrap at once
+	exLong   = exMTU + 4         // bytes of a message of two packets
+
+	exWriteOff, exReadOff, exWordOff, exMemory = 0, 264, 528, 536
+)
+
+// exOp is a work request of a scenario.
+type exOp uint8
+
+const (
+	exSend exOp = iota
+	exSendLong
+	exWrite
+	exWriteLong
+	exWriteImm
+	exRead
+	exReadLong
+	exFetchAdd
+)
+
+// exScenario says what is explored: what the ends post, and what may go wrong.
+type exScenario struct {
+	name   string
+	typ    qp.Type
+	ops    [2][]exOp
+	recvs  [2]int // receives posted at the start; more are moves
+	later  [2]int // work requests that moves post; the others are posted at the start
+	ends   [2]exEnd
+	faults exFaults
+	busy   bool // end 1 posts READs for ever while the world finishes
+	linux  bool // end 1 sends a sequence NAK for each packet behind one that it refused with an RNR NAK
+	srq    bool // the receives come from a SRQ
+	drain  bool // a move takes end 0 to SQD
+	late   bool // completions are polled by moves
+	fails  bool // retries may run out
+	out    qp.Outgoing
+	log    *exLog // where a story is told
+}
+
+// exEnd is what an end is set to.
+type exEnd struct {
+	timeout, retryCnt uint8
+	window, maxRd     int
+	credits           bool
+}
+
+// exFaults is how often each fault may happen.
+type exFaults struct{ drop, duplicate, swap, early, forge int8 }
+
+type exPacket struct {
+	p   bth.Packet
+	buf [exMTU]byte
+}
+
+type exDirection struct {
+	n int
+	q [exWire]exPacket
+}
+
+type exMem struct {
+	region [exMemory]byte
+	data   [exOps][exLong]byte // to send, or where a result goes
+	recv   [exRecvs][exLong]byte
+}
+
+type exNode struct {
+	q   *qp.QP
+	srq *qp.SRQ
+	key uint32
+
+	posted, completed, signalled int // work requests
+	recvPosted, recvDone         int
+	broken                       bool // a completion with an error
+	drained                      bool
+	draining                     bool
+	quiet                        bool // NextPacket had nothing to send, and nothing happened since
+
+	newest    psn.PSN // of its request packets
+	nak       int32   // PSN that it asked for by a sequence NAK and has not received since; -1 is none
+	waiting   bool    // in an RNR wait, which may end while packets are on their way
+	rnr       int32   // PSN that it refused for the want of a receive; -1 is none
+	msgs      int     // of the peer, executed as far as completions and memory show
+	seen      [2]byte // what stood in the memory that WRITEs go to, first byte of each packet
+	word      uint64  // and in the word of the ATOMICs
+	progress  int64   // Ignored: when the last response was accepted
+	timeouts  uint64  // Ignored
+	maxCredit int32   // newest message that the peer's acknowledgements allow, -1 before the first
+}
+
+type exWorld struct {
+	mem   [2]exMem // first: others point into it
+	now   int64
+	nodes [2]exNode
+	wire  [2]exDirection // wire[i] is from node i
+	left  exFaults
+}
+
+func exClassify(t reflect.Type, field string) explore.Kind {
+	switch {
+	case t.Name() == "Counters", t.Name() == "Clock", t.Name() == "Outgoing":
+		return explore.Ignored
+	case t.Name() == "exWorld" && field == "now", t.Name() == "exNode" && (field == "progress" || field == "timeouts"):
+		return explore.Ignored
+	}
+	if f, ok := t.FieldByName(field); ok && f.Type.Kind() == reflect.Int64 && field != "timeout" {
+		return explore.Instant
+	}
+	return explore.Plain
+}
+
+// Moves: what, and of which end.
+const (
+	exEmit explore.Move = iota << 1
+	exDeliver
+	exDrop
+	exDuplicate
+	exSwap
+	exPost
+	exPostRecv
+	exPoll
+	exTick
+	exDrain
+	exForgeAck
+	exForgeNak
+	exForgeRNR
+)
+
+var exMoveNames = [...]string{"emit", "deliver", "drop", "duplicate", "swap", "post", "recv", "poll", "tick", "drain",
+	"forged ACK", "forged NAK", "forged RNR NAK"}
+
+func exTime(ns int64) time.Time { return time.Unix(1000, ns) }
+
+func (s *exScenario) start() *exWorld {
+	w := &exWorld{left: s.faults}
+	for i := range w.nodes {
+		n, m, e := &w.nodes[i], &w.mem[i], s.ends[i]
+		for k := range exLong {
+			m.region[exReadOff+k] = byte(k + 1)
+		}
+		rs, err := qp.NewRegions(1)
+		exMust(err)
+		n.key, err = rs.Register(qp.Region{PD: 1, Addr: exRegion, Data: m.region[:],
+			Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic})
+		exMust(err)
+		cfg := qp.Config{Type: s.typ, QPN: uint32(i + 1), PD: 1, Memory: rs, MaxSendWR: exOps, MaxRecvWR: exRecvs,
+			MaxRdAtomic: 2, MaxDestRdAtomic: 2, Window: e.window, NoCredits: !s.ends[1-i].credits, SignalAll: true}
+		if s.srq {
+			n.srq, err = qp.NewSRQ(7, exRecvs)
+			exMust(err)
+			cfg.SRQ = n.srq
+		}
+		n.q, err = qp.New(cfg)
+		exMust(err)
+		n.nak, n.rnr, n.maxCredit = -1, -1, -1
+		n.newest = exFirst - 1
+	}
+	for i := range w.nodes {
+		n, e := &w.nodes[i], s.ends[i]
+		maxRd := e.maxRd
+		if maxRd == 0 {
+			maxRd = 2
+		}
+		a := qp.Attr{PKey: 0xffff, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic, PathMTU: exMTU,
+			DestQPN: uint32(2 - i), RQPSN: exFirst, SQPSN: exFirst, MaxDestRdAtomic: 2, MaxRdAtomic: maxRd,
+			MinRNRTimer: 1, Timeout: e.timeout, RetryCnt: e.retryCnt, RNRRetry: 7}
+		exConnect(n.q, s.typ, &a)
+		for range s.recvs[i] {
+			exMust(s.apply(w, exPostRecv|explore.Move(i)))
+		}
+		for range len(s.ops[i]) - s.later[i] {
+			exMust(s.apply(w, exPost|explore.Move(i)))
+		}
+	}
+	return w
+}
+
+func exMust(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// exConnect takes q from Reset to RTS.
+func exConnect(q *qp.QP, typ qp.Type, a *qp.Attr) {
+	init := qp.AttrState | qp.AttrPKey | qp.AttrAccess
+	rtr := qp.AttrState | qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN
+	rts := qp.AttrState | qp.AttrSQPSN
+	if typ == qp.RC {
+		rtr |= qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer
+		rts |= qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic
+	}
+	for _, step := range []struct {
+		s qp.State
+		m qp.AttrMask
+	}{{qp.Init, init}, {qp.RTR, rtr}, {qp.RTS, rts}} {
+		a.State = step.s
+		exMust(q.Modify(exTime(0), a, step.m))
+	}
+}
+
+// moves lists what may happen in w.
+func (s *exScenario) moves(w *exWorld, to []explore.Move) []explore.Move {
+	idle := true
+	for i := range w.nodes {
+		n, d, e := &w.nodes[i], &w.wire[i], explore.Move(i)
+		if n.posted < len(s.ops[i]) {
+			to = append(to, exPost|e)
+		}
+		if n.recvPosted < exRecvs && n.recvPosted < len(s.ops[1-i]) {
+			to = append(to, exPostRecv|e)
+		}
+		if !n.quiet {
+			idle = false
+			if d.n < exWire {
+				to = append(to, exEmit|e)
+			}
+		}
+		if d.n != 0 {
+			idle = false
+			to = append(to, exDeliver|e)
+			if w.left.drop > 0 {
+				to = append(to, exDrop|e)
+			}
+			if w.left.duplicate > 0 && d.n < exWire {
+				to = append(to, exDuplicate|e)
+			}
+			if w.left.swap > 0 && d.n > 1 {
+				to = append(to, exSwap|e)
+			}
+		}
+		if s.late && n.q.Pending(qp.PendingSendCompletion|qp.PendingRecvCompletion) != 0 {
+			to = append(to, exPoll|e)
+		}
+		if s.drain && i == 0 && !n.draining {
+			to = append(to, exDrain|e)
+		}
+		if w.left.forge > 0 && !n.broken {
+			to = append(to, exForgeAck|e, exForgeNak|e, exForgeRNR|e)
+		}
+	}
+	if (idle || w.left.early > 0 || s.waits(w)) && s.deadline(w) != 0 {
+		to = append(to, exTick)
+	}
+	return to
+}
+
+// deadline returns the earliest of the two QPs, or 0.
+func (s *exScenario) deadline(w *exWorld) int64 {
+	var first int64
+	for i := range w.nodes {
+		if t, ok := w.nodes[i].q.Deadline(); ok {
+			if ns := int64(t.Sub(exTime(0))); first == 0 || ns < first {
+				first = ns
+			}
+		}
+	}
+	return first
+}
+
+// waits reports whether what happens next in time is the end of an RNR wait.
+func (s *exScenario) waits(w *exWorld) bool {
+	for i := range w.nodes {
+		if n := &w.nodes[i]; n.waiting {
+			t, ok := n.q.Deadline()
+			return ok && int64(t.Sub(exTime(0))) == s.deadline(w)
+		}
+	}
+	return false
+}
+
+func (s *exScenario) apply(w *exWorld, m explore.Move) error {
+	i := int(m & 1)
+	n, d, peer := &w.nodes[i], &w.wire[i], &w.nodes[1-i]
+	now := exTime(w.now)
+	switch m &^ 1 {
+	case exEmit:
+		if err := s.emit(w, i); err != nil {
+			return err
+		}
+	case exDeliver:
+		p := d.q[0]
+		d.shift(0)
+		if err := s.deliver(w, 1-i, &p); err != nil {
+			return err
+		}
+		peer.quiet = false
+	case exDrop:
+		w.left.drop--
+		d.shift(0)
+	case exDuplicate:
+		w.left.duplicate--
+		d.push(&d.q[0].p)
+	case exSwap:
+		w.left.swap--
+		d.q[0], d.q[1] = d.q[1], d.q[0]
+		d.alias()
+	case exPost:
+		wr := s.wr(w, i, n.posted)
+		exMust(n.q.PostSend(now, &wr))
+		if s.log != nil {
+			s.log[i].post(w.now, &wr)
+		}
+		n.posted++
+		n.quiet = false
+	case exPostRecv:
+		wr := qp.RecvWR{ID: uint64(n.recvPosted), Local: w.mem[i].recv[n.recvPosted][:]}
+		if n.srq != nil {
+			exMust(n.srq.PostRecv(&wr))
+		} else {
+			exMust(n.q.PostRecv(&wr))
+		}
+		if s.log != nil {
+			srq := ""
+			if s.srq {
+				srq = " srq=7"
+			}
+			s.log[i].line(w.now, "recv id=%d len=%d%s", n.recvPosted, exLong, srq)
+		}
+		n.recvPosted++
+		n.quiet = false
+	case exPoll:
+		n.quiet = false
+		return s.poll(w, i, 1)
+	case exTick:
+		if err := s.tick(w); err != nil {
+			return err
+		}
+	case exDrain:
+		exMust(n.q.Modify(now, &qp.Attr{State: qp.SQD}, qp.AttrState))
+		n.draining, n.quiet = true, false
+	case exForgeAck, exForgeNak, exForgeRNR:
+		w.left.forge--
+		n.quiet = false
+		p := exPacket{}
+		p.p.Opcode, p.p.DestQP, p.p.PKey, p.p.PSN = bth.RC.Opcode(bth.Acknowledge), n.q.Num(), 0xffff, n.newest.Add(3)
+		p.p.AETH = aeth.Header{Syndrome: aeth.AckSyndrome(aeth.NoCredits), MSN: uint32(n.posted + 1)}
+		if m&^1 == exForgeNak {
+			p.p.AETH.Syndrome = aeth.NakSyndrome(aeth.NakPSNSequenceError)
+		} else if m&^1 == exForgeRNR {
+			p.p.AETH.Syndrome = aeth.RNRSyndrome(5)
+		}
+		v := n.q.HandlePacket(now, &p.p, nil)
+		if s.log != nil {
+			s.log[i].in(w.now, &p.p, v)
+		}
+		if v != qp.Unsent {
+			return fmt.Errorf("RQ-22: a response to PSN %v, which was never sent, is %v", p.p.PSN, v)
+		}
+	}
+	if !s.late {
+		for e := range w.nodes {
+			if err := s.poll(w, e, exOps+exRecvs); err != nil {
+				return err
+			}
+		}
+	}
+	return s.memory(w)
+}
+
+// tick lets time pass up to the first deadline.
+func (s *exScenario) tick(w *exWorld) error {
+	if (w.wire[0].n != 0 || w.wire[1].n != 0 || !w.nodes[0].quiet || !w.nodes[1].quiet) && !s.waits(w) {
+		w.left.early--
+	}
+	w.now = max(w.now, s.deadline(w))
+	for e := range w.nodes {
+		n := &w.nodes[e]
+		n.q.Tick(exTime(w.now))
+		if t, ok := n.q.Deadline(); ok && !t.After(exTime(w.now)) {
+			return fmt.Errorf("end %d: the deadline after Tick is not later than now", e)
+		}
+		n.quiet, n.waiting = false, n.waiting && s.after(w, e)
+		if c := n.q.Counters().LocalAckTimeoutErr; c != n.timeouts {
+			n.timeouts = c
+			if least := int64(4096) << s.ends[e].timeout; w.now-n.progress < least && n.progress != 0 {
+				return fmt.Errorf("RQ-31: end %d: the timer fired %d ns after progress, want %d", e, w.now-n.progress, least)
+			}
+		}
+	}
+	return nil
+}
+
+// after reports whether the deadline of end i is later than now.
+func (s *exScenario) after(w *exWorld, i int) bool {
+	t, ok := w.nodes[i].q.Deadline()
+	return ok && t.After(exTime(w.now))
+}
+
+// wr makes work request k of end i.
+func (s *exScenario) wr(w *exWorld, i, k int) qp.SendWR {
+	buf := w.mem[i].data[k][:]
+	wr := qp.SendWR{ID: uint64(k), Local: buf[:4], RKey: w.nodes[1-i].key, RemoteAddr: exRegion + exWriteOff}
+	op := s.ops[i][k]
+	for j := range buf {
+		buf[j] = byte(k + 1)
+	}
+	switch op {
+	case exSendLong, exWriteLong, exReadLong:
+		wr.Local = buf
+	}
+	switch op {
+	case exSend, exSendLong:
+		wr.Op = qp.OpSend
+	case exWrite, exWriteLong:
+		wr.Op = qp.OpWrite
+	case exWriteImm:
+		wr.Op, wr.Imm = qp.OpWriteImm, uint32(k+1)
+	case exRead, exReadLong:
+		wr.Op, wr.RemoteAddr = qp.OpRead, exRegion+exReadOff
+	case exFetchAdd:
+		wr.Op, wr.RemoteAddr, wr.CompareAdd, wr.Local = qp.OpFetchAdd, exRegion+exWordOff, 1, buf[:8]
+	}
+	return wr
+}
+
+func (o exOp) receives() bool { return o <= exSendLong || o == exWriteImm }
+
+// emit takes a packet of end i to the link.
+func (s *exScenario) emit(w *exWorld, i int) error {
+	n := &w.nodes[i]
+	if !n.q.NextPacket(exTime(w.now), &s.out) {
+		n.quiet = true
+		return nil
+	}
+	p := &s.out.Packet
+	if s.log != nil {
+		s.log[i].out(w.now, &s.out)
+	}
+	switch {
+	case p.Opcode.Class() == bth.Request:
+		end := p.PSN
+		if p.Opcode.Operation() == bth.ReadRequest {
+			end = end.Add(int((p.RETH.DMALen+exMTU-1)/exMTU) - 1)
+		}
+		if n.newest.Before(end) {
+			n.newest = end
+			if err := s.credit(n, i, p); err != nil {
+				return err
+			}
+		}
+	case p.Opcode.Operation() == bth.Acknowledge || p.Opcode.Ext()&bth.HasAETH != 0:
+		if int(p.AETH.MSN) > w.nodes[1-i].posted && !s.busy {
+			return fmt.Errorf("RS-13: end %d sends MSN %d, of %d messages", i, p.AETH.MSN, w.nodes[1-i].posted)
+		}
+		switch p.AETH.Syndrome.Kind() {
+		case aeth.Nak:
+			if p.AETH.Syndrome.Nak() == aeth.NakPSNSequenceError {
+				if n.nak == int32(p.PSN) {
+					return fmt.Errorf("RS-03: end %d sends a second NAK for PSN %v", i, p.PSN)
+				}
+				n.nak = int32(p.PSN)
+			} else {
+				return fmt.Errorf("end %d refuses a good request: %v", i, p.AETH.Syndrome)
+			}
+		case aeth.RNR:
+			n.rnr = int32(p.PSN)
+		}
+	}
+	w.wire[i].push(p)
+	return nil
+}
+
+// credit checks the first sending of a packet of a scenario with credits (rule
+// RQ-15), in which all messages are SENDs: only the message after the limit may
+// begin.
+func (s *exScenario) credit(n *exNode, i int, p *bth.Packet) error {
+	if !s.ends[i].credits || n.maxCredit < 0 {
+		return nil
+	}
+	ssn, at := 0, exFirst
+	for _, op := range s.ops[i] {
+		ssn++
+		at = at.Add(1)
+		if op == exSendLong {
+			at = at.Add(1)
+		}
+		if p.PSN.Before(at) {
+			break
+		}
+	}
+	if ssn > int(n.maxCredit)+1 {
+		return fmt.Errorf("RQ-15: end %d sends message %d where credits end at %d", i, ssn, n.maxCredit)
+	}
+	return nil
+}
+
+func (s *exScenario) deliver(w *exWorld, i int, p *exPacket) error {
+	n := &w.nodes[i]
+	p.p.Payload = p.buf[:len(p.p.Payload)]
+	v := n.q.HandlePacket(exTime(w.now), &p.p, nil)
+	if s.log != nil {
+		s.log[i].in(w.now, &p.p, v)
+	}
+	switch {
+	case p.p.Opcode.Class() == bth.Request:
+		if n.nak == int32(p.p.PSN) {
+			n.nak = -1
+		}
+		if v == qp.Accepted {
+			n.rnr = -1
+		}
+		if s.linux && i == 1 && v == qp.OutOfSequence && n.rnr >= 0 && w.wire[1].n < exWire {
+			nak := bth.Packet{}
+			nak.Opcode, nak.DestQP, nak.PKey, nak.PSN = bth.RC.Opcode(bth.Acknowledge), 1, 0xffff, psn.PSN(n.rnr)
+			nak.AETH.Syndrome = aeth.NakSyndrome(aeth.NakPSNSequenceError)
+			w.wire[1].push(&nak)
+		}
+	case v == qp.Retried && p.p.AETH.Syndrome.Kind() == aeth.RNR:
+		n.waiting = true
+	case v == qp.Accepted:
+		n.progress = w.now
+		if a := p.p.AETH.Syndrome; p.p.Opcode.Operation() == bth.Acknowledge && a.Kind() == aeth.Ack {
+			if c, ok := a.Credit().Count(); ok {
+				n.maxCredit = max(n.maxCredit, int32(p.p.AETH.MSN)+int32(c))
+			}
+		}
+	}
+	if v == qp.Refused || v == qp.Invalid || v == qp.WrongSide || v == qp.Reserved || v == qp.Unsent {
+		return fmt.Errorf("end %d: a packet that the other end sent is %v", i, v)
+	}
+	return nil
+}
+
+// poll takes completions, checks what they say and what lies in memory then.
+func (s *exScenario) poll(w *exWorld, i, most int) error {
+	n := &w.nodes[i]
+	var c qp.Completion
+	for range most {
+		if !n.q.NextSendCompletion(&c) {
+			break
+		}
+		if s.log != nil {
+			s.log[i].done(w.now, &c)
+		}
+		if int(c.ID) != n.completed {
+			return fmt.Errorf("RQ-09: end %d: completion of %d, want %d", i, c.ID, n.completed)
+		}
+		k := n.completed
+		n.completed++
+		if c.Status != qp.Success {
+			if !s.fails {
+				return fmt.Errorf("end %d: request %d ends with %v", i, k, c.Status)
+			}
+			n.broken = true
+			continue
+		}
+		if n.broken {
+			return fmt.Errorf("EE-1: end %d: request %d succeeds after one that failed", i, k)
+		}
+		if err := s.done(w, i, k); err != nil {
+			return fmt.Errorf("end %d, request %d: %w", i, k, err)
+		}
+	}
+	for range most {
+		if !n.q.NextRecvCompletion(&c) {
+			break
+		}
+		if s.log != nil {
+			s.log[i].done(w.now, &c)
+		}
+		if int(c.ID) != n.recvDone && n.srq == nil {
+			return fmt.Errorf("end %d: receive %d completes, want %d", i, c.ID, n.recvDone)
+		}
+		if c.Status == qp.Success {
+			if err := s.received(w, i, &c); err != nil {
+				return fmt.Errorf("end %d, receive %d: %w", i, c.ID, err)
+			}
+		}
+		n.recvDone++
+	}
+	var ev qp.Event
+	for n.q.NextEvent(&ev) {
+		if s.log != nil {
+			s.log[i].line(w.now, "event %v", ev)
+		}
+		if ev == qp.EventSQDrained {
+			n.drained = true
+		}
+	}
+	return nil
+}
+
+// received checks the receive of the next message that takes one.
+func (s *exScenario) received(w *exWorld, i int, c *qp.Completion) error {
+	n := &w.nodes[i]
+	got := 0
+	k := -1
+	for j, op := range s.ops[1-i] {
+		if op.receives() {
+			if got++; got == n.msgs+1 {
+				k = j
+			}
+		}
+	}
+	if s.typ == qp.UC { // messages may be lost: the contents say which it is
+		k = int(w.mem[i].recv[c.ID][0]) - 1
+		if c.Op == qp.OpRecvWrite {
+			k = int(c.Imm) - 1
+		}
+		if k < n.msgs {
+			return fmt.Errorf("UC-1: message %d after message %d", k, n.msgs-1)
+		}
+		n.msgs = k // one is added below
+	}
+	if k < 0 || k >= w.nodes[1-i].posted {
+		return fmt.Errorf("EE-2: a message too many")
+	}
+	n.msgs++
+	op := s.ops[1-i][k]
+	if op == exWriteImm {
+		if c.Op != qp.OpRecvWrite || c.Imm != uint32(k+1) {
+			return fmt.Errorf("EE-2: %v with %d, want a WRITE with %d", c.Op, c.Imm, k+1)
+		}
+		return nil
+	}
+	want := 4
+	if op == exSendLong {
+		want = exLong
+	}
+	if int(c.ByteLen) != want {
+		return fmt.Errorf("EE-2: %d bytes, want %d", c.ByteLen, want)
+	}
+	for _, b := range w.mem[i].recv[c.ID][:want] {
+		if b != byte(k+1) {
+			return fmt.Errorf("EE-2: data of message %d, want %d", int(b)-1, k)
+		}
+	}
+	return nil
+}
+
+// done checks what the success of request k of end i promises.
+func (s *exScenario) done(w *exWorld, i, k int) error {
+	if s.typ == qp.UC {
+		return nil
+	}
+	local, far := &w.mem[i].data[k], &w.mem[1-i].region
+	switch op := s.ops[i][k]; op {
+	case exRead, exReadLong:
+		n := 4
+		if op == exReadLong {
+			n = exLong
+		}
+		for j := range n {
+			if local[j] != byte(j+1) {
+				return fmt.Errorf("EE-2: byte %d read is %d, want %d", j, local[j], byte(j+1))
+			}
+		}
+	case exFetchAdd:
+		before := uint64(0)
+		for _, o := range s.ops[i][:k] {
+			if o == exFetchAdd {
+				before++
+			}
+		}
+		if v := binary.LittleEndian.Uint64(local[:]); v != before {
+			return fmt.Errorf("RS-16: the word was %d, want %d", v, before)
+		}
+	case exWrite, exWriteLong, exWriteImm:
+		if far[exWriteOff] < byte(k+1) || op == exWriteLong && far[exWriteOff+exMTU] < byte(k+1) {
+			return fmt.Errorf("EE-2: complete, and the data is not there")
+		}
+	case exSend, exSendLong:
+		took := 0
+		for _, o := range s.ops[i][:k+1] {
+			if o.receives() {
+				took++
+			}
+		}
+		if !s.late && w.nodes[1-i].msgs < took && !w.nodes[1-i].broken {
+			return fmt.Errorf("EE-2: complete, and %d of %d messages were received", w.nodes[1-i].msgs, took)
+		}
+	}
+	return nil
+}
+
+// memory checks that nothing is written twice with other data, and that ATOMICs
+// are executed once.
+func (s *exScenario) memory(w *exWorld) error {
+	for i := range w.nodes {
+		n, m := &w.nodes[i], &w.mem[i].region
+		at := [2]byte{m[exWriteOff], m[exWriteOff+exMTU]}
+		if at[0] < n.seen[0] || at[1] < n.seen[1] {
+			return fmt.Errorf("EE-2: end %d: an older WRITE was executed after a newer one", i)
+		}
+		n.seen = at
+		word, adds := binary.LittleEndian.Uint64(m[exWordOff:]), uint64(0)
+		for _, o := range s.ops[1-i][:w.nodes[1-i].posted] {
+			if o == exFetchAdd {
+				adds++
+			}
+		}
+		if word < n.word || word > adds {
+			return fmt.Errorf("RS-16: end %d: the word is %d after %d, with %d ATOMICs posted", i, word, n.word, adds)
+		}
+		n.word = word
+	}
+	return nil
+}
+
+func (d *exDirection) push(p *bth.Packet) {
+	to := &d.q[d.n]
+	to.p = *p
+	copy(to.buf[:], p.Payload)
+	clear(to.buf[len(p.Payload):])
+	d.n++
+	d.alias()
+}
+
+func (d *exDirection) shift(i int) {
+	copy(d.q[i:], d.q[i+1:d.n])
+	d.n--
+	d.q[d.n] = exPacket{}
+	d.alias()
+}
+
+// alias makes each payload that of its own buffer again.
+func (d *exDirection) alias() {
+	for i := range d.q[:d.n] {
+		d.q[i].p.Payload = d.q[i].buf[:len(d.q[i].p.Payload)]
+	}
+}
