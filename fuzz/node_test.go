@@ -125,23 +125,7 @@ func (n *node) connect(q *softnic.QP, typ qp.Type, gid [16]byte, access qp.Acces
 		RQPSN: firstPSN, SQPSN: firstPSN, MaxDestRdAtomic: 4, MaxRdAtomic: 4, MinRNRTimer: 12,
 		Timeout: 14, RetryCnt: 5, RNRRetry: 5,
 	}
-	steps := [3]qp.AttrMask{qp.AttrPKey | qp.AttrAccess, qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN, qp.AttrSQPSN}
-	switch typ {
-	case qp.RC:
-		steps[1] |= qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer
-		steps[2] |= qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic
-	case qp.XRCRecv:
-		steps[1] |= qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer
-	case qp.UD:
-		steps = [3]qp.AttrMask{qp.AttrPKey | qp.AttrQKey, 0, qp.AttrSQPSN}
-	}
-	for s, mask := range steps {
-		if typ == qp.XRCRecv && s == 2 {
-			break // a target only receives
-		}
-		a.State = qp.Init + qp.State(s)
-		must(n.t, q.Modify(n.now, &a, mask|qp.AttrState))
-	}
+	must(n.t, q.Connect(n.now, &a))
 }
 
 // postRecv posts a receive to every queue that has room.

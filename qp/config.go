@@ -1,7 +1,6 @@
 package qp
 
 import (
-	"errors"
 	"math/bits"
 
 	"github.com/roce-go/roce/aeth"
@@ -9,31 +8,6 @@ import (
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp/clock"
 	"github.com/roce-go/roce/reth"
-)
-
-// Errors of calls: the caller's fault, with nothing changed.
-var (
-	// ErrConfig means that a value of a Config is out of range.
-	ErrConfig = errors.New("qp: configuration value out of range")
-	// ErrRange means that an attribute or an address range is out of range.
-	ErrRange = errors.New("qp: value out of range")
-	// ErrQueueFull means that a work queue has no room.
-	ErrQueueFull = errors.New("qp: work queue full")
-	// ErrState means that the QP's state does not allow the call.
-	ErrState = errors.New("qp: not in this state")
-	// ErrOp means that this kind of QP has no such operation.
-	ErrOp = errors.New("qp: operation not available on this kind of QP")
-	// ErrNoAH means a datagram without an address handle.
-	ErrNoAH = errors.New("qp: datagram without an address handle (SendWR.AH is nil)")
-	// ErrLength means that a message is too long, or local memory too short for
-	// the result.
-	ErrLength = errors.New("qp: length out of range")
-	// ErrAlign means that an atomic's address is no multiple of 8.
-	ErrAlign = errors.New("qp: atomic address not a multiple of 8")
-	// ErrInline means more inline data than the QP takes.
-	ErrInline = errors.New("qp: too much inline data")
-	// ErrSRQ means a receive posted to a QP that takes its receives elsewhere.
-	ErrSRQ = errors.New("qp: receives of this QP are posted to its SRQ")
 )
 
 // MaxMessage is the longest message in bytes (rule RQ-01).
@@ -86,14 +60,33 @@ type Config struct {
 }
 
 func (c *Config) check() error {
-	in := func(v, lo, hi int) bool { return v >= lo && v <= hi }
-	ok := c.QPN <= 0xffffff && c.Type <= XRCRecv &&
-		in(c.MaxSendWR, 0, 1<<20) && in(c.MaxRecvWR, 0, 1<<20) && in(c.MaxInline, 0, 4096) &&
-		in(c.MaxRdAtomic, 0, 128) && in(c.MaxDestRdAtomic, 0, 128) &&
-		in(c.AckEvery, 0, 1<<20) && in(c.Window, 0, psn.Half-1) &&
-		(c.SRQ == nil || c.Type == RC) && (c.XRCSRQs != nil) == (c.Type == XRCRecv)
-	if !ok {
-		return ErrConfig
+	for _, f := range [...]struct {
+		name      string
+		v, lo, hi int64
+	}{
+		{"Type", int64(c.Type), 0, int64(XRCRecv)},
+		{"QPN", int64(c.QPN), 0, maxQPN},
+		{"MaxSendWR", int64(c.MaxSendWR), 0, 1 << 20},
+		{"MaxRecvWR", int64(c.MaxRecvWR), 0, 1 << 20},
+		{"MaxInline", int64(c.MaxInline), 0, 4096},
+		{"MaxRdAtomic", int64(c.MaxRdAtomic), 0, 128},
+		{"MaxDestRdAtomic", int64(c.MaxDestRdAtomic), 0, 128},
+		{"AckEvery", int64(c.AckEvery), 0, 1 << 20},
+		{"Window", int64(c.Window), 0, psn.Half - 1},
+		// The memory of inline data, in one piece.
+		{"MaxSendWR x MaxInline", int64(ringSize(c.MaxSendWR&(1<<21-1))) * int64(c.MaxInline), 0, 1 << 30},
+	} {
+		if f.v < f.lo || f.v > f.hi {
+			return &RangeError{Field: f.name, Value: f.v, Min: f.lo, Max: f.hi, kind: ErrConfig}
+		}
+	}
+	switch {
+	case c.SRQ != nil && c.Type != RC:
+		return detailed{ErrConfig, "qp: a QP of type " + c.Type.String() + " has no SRQ"}
+	case c.XRCSRQs != nil && c.Type != XRCRecv:
+		return detailed{ErrConfig, "qp: XRCSRQs is set on a QP of type " + c.Type.String()}
+	case c.XRCSRQs == nil && c.Type == XRCRecv:
+		return detailed{ErrConfig, "qp: XRCSRQs is nil on a QP of type XRC_RECV"}
 	}
 	return nil
 }

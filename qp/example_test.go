@@ -7,7 +7,7 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// connect makes two queue pairs and brings them up for each other.
+// connect makes two queue pairs for each other.
 func connect(memory qp.Memory) (a, b *qp.QP) {
 	now := time.Unix(0, 0)
 	up := func(num, peer uint32) *qp.QP {
@@ -19,18 +19,8 @@ func connect(memory qp.Memory) (a, b *qp.QP) {
 		attr := qp.Attr{PKey: 0xffff, Access: qp.RemoteWrite | qp.RemoteRead | qp.RemoteAtomic,
 			PathMTU: 1024, DestQPN: peer, MaxDestRdAtomic: 4, MinRNRTimer: 12,
 			Timeout: 14, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: 4}
-		for _, step := range []struct {
-			state qp.State
-			mask  qp.AttrMask
-		}{
-			{qp.Init, qp.AttrPKey | qp.AttrAccess},
-			{qp.RTR, qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer},
-			{qp.RTS, qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic},
-		} {
-			attr.State = step.state
-			if err := q.Modify(now, &attr, step.mask|qp.AttrState); err != nil {
-				panic(err)
-			}
+		if err := q.Connect(now, &attr); err != nil {
+			panic(err)
 		}
 		return q
 	}
@@ -173,6 +163,6 @@ func ExampleQP_Modify() {
 	fmt.Println(q.State())
 	// Output:
 	// qp: no transition from RESET to RTS
-	// qp: RESET to INIT: needs pkey,access does not take path_mtu has out of range path_mtu
+	// qp: RESET to INIT: needs pkey,access; does not take path_mtu; path_mtu is 0, want 256, 512, 1024, 2048 or 4096
 	// RESET
 }

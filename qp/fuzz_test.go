@@ -147,31 +147,12 @@ func (f *fuzzer) bringUp(i int) {
 	a := qp.Attr{PKey: 0xffff, QKey: 7, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic | qp.FlushGlobal, PathMTU: fuzzMTU,
 		DestQPN: uint32(2 - i), RQPSN: 0xfffffa, SQPSN: 0xfffffa, MaxDestRdAtomic: fuzzRds, MaxRdAtomic: fuzzRds, MinRNRTimer: 1,
 		Timeout: 2, RetryCnt: 3, RNRRetry: 3}
-	up := func(s qp.State, m qp.AttrMask) {
-		a.State = s
-		if err := h.q.Modify(f.now, &a, m|qp.AttrState); err != nil {
-			f.t.Fatal(err)
-		}
+	if err := h.q.Connect(f.now, &a); err != nil {
+		f.t.Fatal(err)
 	}
 	if h.typ == qp.UD {
-		up(qp.Init, qp.AttrPKey|qp.AttrQKey)
-		up(qp.RTR, qp.AttrPathMTU)
-		up(qp.RTS, qp.AttrSQPSN)
 		return
 	}
-	up(qp.Init, qp.AttrPKey|qp.AttrAccess)
-	rtr, rts := qp.AttrAH|qp.AttrPathMTU|qp.AttrDestQPN|qp.AttrRQPSN, qp.AttrSQPSN
-	if h.typ == qp.RC || h.typ == qp.XRCRecv {
-		rtr |= qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer
-	}
-	if h.typ == qp.RC || h.typ == qp.XRCSend {
-		rts |= qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic
-	}
-	if h.typ == qp.XRCRecv {
-		rts |= qp.AttrTimeout
-	}
-	up(qp.RTR, rtr)
-	up(qp.RTS, rts)
 	h.last = a.SQPSN
 	h.posts, h.recvs = 0, 0
 }

@@ -55,12 +55,7 @@ func TestFoundDrainAsks(t *testing.T) {
 	q, err := qp.New(qp.Config{QPN: 1, MaxSendWR: 8})
 	require.NoError(t, err)
 	a := qp.Attr{PKey: 0xffff, PathMTU: 256, DestQPN: 2, RetryCnt: 7, RNRRetry: 7}
-	a.State = qp.Init
-	require.NoError(t, q.Modify(foundStart, &a, qp.AttrState|qp.AttrPKey|qp.AttrAccess))
-	a.State = qp.RTR
-	require.NoError(t, q.Modify(foundStart, &a, qp.AttrState|qp.AttrAH|qp.AttrPathMTU|qp.AttrDestQPN|qp.AttrRQPSN|qp.AttrMaxDestRdAtomic|qp.AttrMinRNRTimer))
-	a.State = qp.RTS
-	require.NoError(t, q.Modify(foundStart, &a, qp.AttrState|qp.AttrSQPSN|qp.AttrTimeout|qp.AttrRetryCnt|qp.AttrRNRRetry|qp.AttrMaxRdAtomic))
+	require.NoError(t, q.Connect(foundStart, &a))
 	for range 2 {
 		require.NoError(t, q.PostSend(foundStart, &qp.SendWR{Op: qp.OpWrite, Local: make([]byte, 8)}))
 	}

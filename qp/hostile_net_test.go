@@ -266,28 +266,13 @@ func (e *hostileEnd) bringUp() {
 	mine := psn.PSN(p.FirstPSN[e.side]+step) & psn.Mask
 	his := psn.PSN(p.FirstPSN[1-e.side]+step) & psn.Mask
 	a := qp.Attr{
-		State: qp.Init, PKey: 0xffff, Access: hostileAccess, PathMTU: p.MTU, DestQPN: e.peer.q.Num(),
+		PKey: 0xffff, Access: hostileAccess, PathMTU: p.MTU, DestQPN: e.peer.q.Num(),
 		RQPSN: his, SQPSN: mine, MaxDestRdAtomic: p.MaxRd[1-e.side], MaxRdAtomic: p.MaxRd[e.side],
 		MinRNRTimer: p.RNRTimer, Timeout: p.Timeout, RetryCnt: p.RetryCnt, RNRRetry: p.RNRRetry,
 	}
-	do := func(s qp.State, m qp.AttrMask) {
-		a.State = s
-		if err := e.q.Modify(e.w.time(), &a, m|qp.AttrState); err != nil {
-			e.w.fail("%v: to %v: %v", e, s, err)
-		}
+	if err := e.q.Connect(e.w.time(), &a); err != nil {
+		e.w.fail("%v: %v", e, err)
 	}
-	xs, xr := p.XRC && e.side == 0, p.XRC && e.side == 1
-	do(qp.Init, qp.AttrPKey|qp.AttrAccess)
-	rtr := qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN
-	if !xs {
-		rtr |= qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer
-	}
-	do(qp.RTR, rtr)
-	rts := qp.AttrSQPSN | qp.AttrTimeout
-	if !xr {
-		rts |= qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic
-	}
-	do(qp.RTS, rts)
 	e.firstPSN, e.sent, e.sums, e.reads = mine, 0, map[uint64]uint32{}, nil
 	e.posted, e.done, e.sends, e.fences = 0, 0, nil, map[int]bool{}
 	e.failed, e.badRecv, e.gone, e.draining = false, false, false, false

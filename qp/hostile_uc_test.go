@@ -28,13 +28,7 @@ func TestHostileUC(t *testing.T) {
 			qs[i], err = qp.New(qp.Config{Type: qp.UC, QPN: uint32(i + 1), MaxSendWR: 4, MaxRecvWR: messages * 4, SignalAll: true})
 			require.NoError(t, err)
 			a := qp.Attr{PKey: 0xffff, PathMTU: mtu, DestQPN: uint32(2 - i), RQPSN: 0xfffff0, SQPSN: 0xfffff0}
-			for _, s := range []struct {
-				s qp.State
-				m qp.AttrMask
-			}{{qp.Init, qp.AttrPKey | qp.AttrAccess}, {qp.RTR, qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN}, {qp.RTS, qp.AttrSQPSN}} {
-				a.State = s.s
-				require.NoError(t, qs[i].Modify(foundStart, &a, s.m|qp.AttrState))
-			}
+			require.NoError(t, qs[i].Connect(foundStart, &a))
 		}
 		bufs := make([][]byte, messages*4)
 		for i := range bufs {

@@ -47,18 +47,8 @@ func newJoined(t testing.TB, cfg qp.Config, mtu, size int) *joined {
 		}
 		a := qp.Attr{PKey: 0xffff, Access: access, PathMTU: mtu, DestQPN: uint32(2 - i), MaxDestRdAtomic: cfg.MaxDestRdAtomic,
 			MinRNRTimer: 1, Timeout: 4, RetryCnt: 7, RNRRetry: 7, MaxRdAtomic: cfg.MaxRdAtomic}
-		for _, s := range []struct {
-			s qp.State
-			m qp.AttrMask
-		}{
-			{qp.Init, qp.AttrPKey | qp.AttrAccess},
-			{qp.RTR, qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer},
-			{qp.RTS, qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic},
-		} {
-			a.State = s.s
-			if err := j.q[i].Modify(j.now, &a, s.m|qp.AttrState); err != nil {
-				t.Fatal(err)
-			}
+		if err := j.q[i].Connect(j.now, &a); err != nil {
+			t.Fatal(err)
 		}
 	}
 	j.f = frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DF: true, SrcPort: 0xc001,

@@ -87,7 +87,7 @@ func (e *pacedEnd) post(t *testing.T, now time.Time, rng *rand.Rand, peer *paced
 		}
 	}
 	if err := e.q.PostSend(now, &wr); err != nil {
-		require.Equal(t, qp.ErrQueueFull, err)
+		require.ErrorIs(t, err, qp.ErrQueueFull)
 		return
 	}
 	e.sent = append(e.sent, wr)

@@ -85,6 +85,12 @@ func (q *QP) Outstanding() int { return q.req.Outstanding() }
 // QP to another state (ibv_modify_qp). It fails with a *TransitionError or an
 // *AttrError, and has changed nothing then.
 func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
+	switch {
+	case a == nil:
+		return ErrNil
+	case q.req.clock == nil:
+		return ErrZero
+	}
 	from, to := q.attr.State, q.attr.State
 	if mask&AttrState != 0 {
 		to = a.State
@@ -94,12 +100,14 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 		return &TransitionError{from, to}
 	}
 	m := mask &^ AttrState
-	e := AttrError{From: from, To: to, Missing: r.need &^ m, Extra: m &^ (r.need | r.may), Range: a.outOfRange(m, int(q.req.rdCap), len(q.resp.res))}
+	e := AttrError{From: from, To: to, Missing: r.need &^ m, Extra: m &^ (r.need | r.may), Range: a.outOfRange(m, int(q.req.rdCap), len(q.resp.res)),
+		maxRd: int(q.req.rdCap), maxDestRd: len(q.resp.res)}
 	if from == SQD && m&AttrMaxRdAtomic != 0 && a.MaxRdAtomic == 0 && q.req.Outstanding() != 0 {
 		e.Range |= AttrMaxRdAtomic // a READ in the queue would wait for ever
 	}
 	if e.Missing|e.Extra|e.Range != 0 {
 		err := e // e itself stays off the heap
+		err.attr = *a
 		return &err
 	}
 	q.req.clock.At(now)
@@ -138,6 +146,43 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 		q.req.qkey = q.attr.QKey
 	}
 	q.after()
+	return nil
+}
+
+// Connect takes a QP from Reset or Init to RTS with the attributes of a that its
+// kind needs: the calls of Modify that verbs have, in one. From Init, where
+// receives may have been posted, what was set there stays. a.State is ignored, and a
+// PKey of 0 stands for the default partition, 0xffff. It fails with a
+// *TransitionError or an *AttrError, and has changed nothing then.
+func (q *QP) Connect(now time.Time, a *Attr) error {
+	switch {
+	case a == nil:
+		return ErrNil
+	case q.req.clock == nil:
+		return ErrZero
+	case q.attr.State > Init:
+		return &TransitionError{q.attr.State, RTS}
+	}
+	b := *a
+	if b.PKey == 0 {
+		b.PKey = defaultPKey
+	}
+	steps := connectMasks(q.req.typ, &b)
+	for i, m := range steps {
+		// All ranges before the first step.
+		if bad := b.outOfRange(m, int(q.req.rdCap), len(q.resp.res)); bad != 0 {
+			return &AttrError{From: Reset + State(i), To: Init + State(i), Range: bad, attr: b, maxRd: int(q.req.rdCap), maxDestRd: len(q.resp.res)}
+		}
+	}
+	for i, m := range steps {
+		b.State = Init + State(i)
+		if b.State == Init && q.attr.State == Init {
+			continue
+		}
+		if err := q.Modify(now, &b, m|AttrState); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -205,15 +250,21 @@ func (q *QP) NextEvent(e *Event) bool {
 
 // PostSend adds a work request to the send queue: see [Requester.PostSend].
 func (q *QP) PostSend(now time.Time, wr *SendWR) error {
+	switch {
+	case wr == nil:
+		return ErrNil
+	case q.req.mode == idle:
+		return stateErrors[callPostSend][q.attr.State]
+	}
 	q.req.clock.At(now)
 	return q.req.postSend(wr)
 }
 
 // PostRecv adds a receive, from Init on. The errors are ErrState, ErrQueueFull,
-// ErrLength and ErrSRQ.
+// ErrLength, ErrSRQ and ErrNil.
 func (q *QP) PostRecv(wr *RecvWR) error {
 	if q.attr.State == Reset {
-		return ErrState
+		return stateErrors[callPostRecv][Reset]
 	}
 	return q.resp.PostRecv(wr)
 }
@@ -222,8 +273,12 @@ func (q *QP) PostRecv(wr *RecvWR) error {
 // a GRH, or for IPv4 20 unspecified bytes and the IPv4 header. Only UD looks at it;
 // nil leaves the area zero. Nothing of p and grh is kept.
 func (q *QP) HandlePacket(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verdict {
-	t := q.req.clock.At(now)
 	q.counters.RxPackets++
+	if p == nil || q.req.clock == nil {
+		q.counters.Invalid++
+		return Invalid
+	}
+	t := q.req.clock.At(now)
 	if p.Opcode == bth.CNP {
 		if p.DestQP != q.req.qpn || q.attr.State < RTR {
 			q.counters.Invalid++
@@ -273,6 +328,9 @@ func (q *QP) FailSend(s Status) {
 
 // Tick lets time pass. After it, Deadline is later than now.
 func (q *QP) Tick(now time.Time) {
+	if q.req.clock == nil {
+		return
+	}
 	t := q.req.clock.At(now)
 	q.req.tick(t)
 	q.after()
@@ -286,6 +344,9 @@ func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
 			q.after()
 		}
 		return true
+	}
+	if q.req.cur == q.req.tail {
+		return false
 	}
 	t := q.req.clock.At(now)
 	if !q.req.nextPacket(t, out) {
@@ -310,7 +371,7 @@ func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {
 			return true
 		}
 	}
-	if of&PendingRequest == 0 || !q.req.nextPacket(q.req.clock.At(now), out) {
+	if of&PendingRequest == 0 || q.req.cur == q.req.tail || !q.req.nextPacket(q.req.clock.At(now), out) {
 		return false
 	}
 	if q.attr.State == SQD {

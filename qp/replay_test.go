@@ -253,18 +253,7 @@ func (c *replayConn) bringUp(t *testing.T, me, far *replaySide, mem qp.Memory, s
 		SQPSN: psn.PSN(me.psn), Timeout: uint8(c.num("timeout", 14)), RetryCnt: uint8(c.num("retry", 7)),
 		RNRRetry: uint8(c.num("rnr", 7)), MaxRdAtomic: rd,
 	}
-	at := c.start()
-	for _, s := range []struct {
-		s qp.State
-		m qp.AttrMask
-	}{
-		{qp.Init, qp.AttrPKey | qp.AttrAccess},
-		{qp.RTR, qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer},
-		{qp.RTS, qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic},
-	} {
-		a.State = s.s
-		require.NoError(t, q.Modify(at, &a, s.m|qp.AttrState))
-	}
+	require.NoError(t, q.Connect(c.start(), &a))
 	return q
 }
 

@@ -143,6 +143,12 @@ func (r *Requester) reset() {
 // Connect begins to send with the attributes of RTS, of which it takes PKey,
 // QKey, PathMTU, DestQPN, SQPSN, Timeout, RetryCnt, RNRRetry and MaxRdAtomic.
 func (r *Requester) Connect(a *Attr) error {
+	switch {
+	case r.clock == nil:
+		return ErrZero
+	case a == nil:
+		return ErrNil
+	}
 	const m = AttrPathMTU | AttrDestQPN | AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic
 	if a.outOfRange(m, int(r.rdCap), 0) != 0 {
 		return ErrRange
@@ -177,20 +183,23 @@ func (r *Requester) Err() bool { return r.mode == broken }
 
 // PostSend adds a work request to the send queue. In Error it completes flushed
 // (rule RQ-33). The errors are ErrQueueFull, ErrState, ErrOp, ErrLength,
-// ErrAlign and ErrInline; nothing has changed then.
+// ErrAlign, ErrInline, ErrNoAH, ErrRange and ErrNil; nothing has changed then.
 func (r *Requester) PostSend(now time.Time, wr *SendWR) error {
+	switch {
+	case wr == nil:
+		return ErrNil
+	case r.mode == idle:
+		return stateErrors[callPostSend][Reset]
+	}
 	r.clock.At(now)
 	return r.postSend(wr)
 }
 
 func (r *Requester) postSend(wr *SendWR) error {
-	if r.mode == idle {
-		return ErrState
-	}
 	if r.tail-r.head >= uint64(r.max) {
 		// Silent completions give their room back here at the latest.
 		if r.skipSilent(); r.tail-r.head >= uint64(r.max) {
-			return ErrQueueFull
+			return errSendFull
 		}
 	}
 	length, err := r.checkWR(wr)
@@ -227,11 +236,14 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		r.typ == UD && wr.Op > OpSendImm,
 		r.typ == UC && wr.Op != OpSend && wr.Op != OpSendImm && wr.Op != OpWrite && wr.Op != OpWriteImm,
 		r.typ == XRCSend && wr.Op > OpFetchAdd,
-		r.typ == XRCRecv,
-		wr.Op.answered() && r.maxRd == 0 && r.mode != broken: // it would wait for ever
+		r.typ == XRCRecv:
 		return 0, ErrOp
+	case wr.Op.answered() && r.maxRd == 0 && r.mode != broken: // it would wait for ever
+		return 0, errNoRd
 	case local > MaxMessage:
-		return 0, ErrLength
+		return 0, errMessage
+	case r.typ == XRCSend && wr.SRQ > maxQPN:
+		return 0, errSRQNumber
 	}
 	if wr.Flags&Inline != 0 && (wr.Op.answered() && wr.Op != OpAtomicWrite || local > uint64(r.inlineSize)) {
 		return 0, ErrInline
@@ -242,7 +254,7 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 			return 0, ErrAlign
 		}
 		if local < 8 {
-			return 0, ErrLength
+			return 0, errAtomicLocal
 		}
 		return 8, nil
 	case OpAtomicWrite:
@@ -250,16 +262,16 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 			return 0, ErrAlign
 		}
 		if local != 8 {
-			return 0, ErrLength
+			return 0, errAtomicWrite
 		}
 	case OpRead:
 		// All PSNs of a READ are outstanding at once (rule PS-2).
 		if r.mtu != 0 && packets(local, r.mtu) >= psn.Half {
-			return 0, ErrLength
+			return 0, errReadPSNs
 		}
 	case OpFlush:
 		if wr.Length > MaxMessage {
-			return 0, ErrLength
+			return 0, errMessage
 		}
 		return wr.Length, nil
 	}
@@ -268,7 +280,9 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		case wr.AH == nil:
 			return 0, ErrNoAH
 		case local > uint64(r.mtu) && r.mtu != 0:
-			return 0, ErrLength
+			return 0, errDatagram
+		case wr.RemoteQPN > maxQPN:
+			return 0, errRemoteQPN
 		}
 	}
 	return uint32(local), nil

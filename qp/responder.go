@@ -148,6 +148,12 @@ func (r *Responder) reset() {
 // Connect begins to serve requests with the attributes of RTR, of which it takes
 // PKey, QKey, Access, PathMTU, DestQPN, RQPSN, MaxDestRdAtomic and MinRNRTimer.
 func (r *Responder) Connect(a *Attr) error {
+	switch {
+	case r.c == nil:
+		return ErrZero
+	case a == nil:
+		return ErrNil
+	}
 	const m = AttrPathMTU | AttrDestQPN | AttrRQPSN | AttrMinRNRTimer | AttrMaxDestRdAtomic
 	if a.outOfRange(m, 0, len(r.res)) != 0 {
 		return ErrRange

@@ -14,11 +14,14 @@ func newRecvRing(n int) recvRing {
 func (q *recvRing) len() int { return int(q.tail - q.head) }
 
 func (q *recvRing) post(wr *RecvWR) error {
+	if wr == nil {
+		return ErrNil
+	}
 	if q.tail-q.head >= q.max {
-		return ErrQueueFull
+		return errRecvFull
 	}
 	if (span{wr.Local, wr.Scatter}).len() > MaxMessage {
-		return ErrLength
+		return errMessage
 	}
 	q.wr[q.tail&uint32(len(q.wr)-1)] = *wr
 	q.tail++

@@ -63,21 +63,63 @@ func (e *TransitionError) Error() string {
 type AttrError struct {
 	From, To              State
 	Missing, Extra, Range AttrMask
+
+	attr             Attr // what was asked for, and up to where it may go
+	maxRd, maxDestRd int
 }
 
 // Error implements error.
 func (e *AttrError) Error() string {
-	s := fmt.Sprintf("qp: %v to %v:", e.From, e.To)
+	s := fmt.Sprintf("qp: %v to %v: ", e.From, e.To)
+	sep := ""
+	say := func(what string) {
+		s += sep + what
+		sep = "; "
+	}
 	if e.Missing != 0 {
-		s += fmt.Sprintf(" needs %v", e.Missing)
+		say(fmt.Sprintf("needs %v", e.Missing))
 	}
 	if e.Extra != 0 {
-		s += fmt.Sprintf(" does not take %v", e.Extra)
+		say(fmt.Sprintf("does not take %v", e.Extra))
 	}
-	if e.Range != 0 {
-		s += fmt.Sprintf(" has out of range %v", e.Range)
+	for m := AttrMask(1); m < attrEnd; m <<= 1 {
+		if e.Range&m != 0 {
+			say(e.out(m))
+		}
 	}
 	return s
+}
+
+// out says what is wrong with the attribute m.
+func (e *AttrError) out(m AttrMask) string {
+	a := &e.attr
+	upTo := func(v, most any) string { return fmt.Sprintf("%v is %v, want 0 to %v", m, v, most) }
+	switch m {
+	case AttrPathMTU:
+		return fmt.Sprintf("%v is %d, want 256, 512, 1024, 2048 or 4096", m, a.PathMTU)
+	case AttrDestQPN:
+		return upTo(a.DestQPN, maxQPN)
+	case AttrRQPSN:
+		return upTo(uint32(a.RQPSN), psn.Mask)
+	case AttrSQPSN:
+		return upTo(uint32(a.SQPSN), psn.Mask)
+	case AttrMaxDestRdAtomic:
+		return upTo(a.MaxDestRdAtomic, e.maxDestRd)
+	case AttrMaxRdAtomic:
+		if e.From == SQD && a.MaxRdAtomic == 0 && e.maxRd != 0 {
+			return fmt.Sprintf("%v is 0 with requests in the send queue, want 1 to %d", m, e.maxRd)
+		}
+		return upTo(a.MaxRdAtomic, e.maxRd)
+	case AttrMinRNRTimer:
+		return upTo(uint8(a.MinRNRTimer), 31)
+	case AttrTimeout:
+		return upTo(a.Timeout, 31)
+	case AttrRetryCnt:
+		return upTo(a.RetryCnt, 7)
+	case AttrRNRRetry:
+		return upTo(a.RNRRetry, 7)
+	}
+	return m.String()
 }
 
 var attrNames = [...]string{"state", "pkey", "qkey", "access", "path_mtu", "dest_qp_num", "ah",
@@ -165,6 +207,21 @@ func rule(t Type, from, to State) (attrRule, bool) {
 		return r, true
 	}
 	return attrRule{}, false
+}
+
+// connectMasks returns what the three steps of a connection need: Reset to Init,
+// Init to RTR and RTR to RTS of a QP of type t, with the attributes of a. The masks
+// lack AttrState.
+func connectMasks(t Type, a *Attr) [3]AttrMask {
+	var m [3]AttrMask
+	for i := range m {
+		r, _ := rule(t, Reset+State(i), Init+State(i))
+		m[i] = r.need
+		if t == UD && a.PathMTU != 0 {
+			m[i] |= r.may & AttrPathMTU
+		}
+	}
+	return m
 }
 
 // outOfRange returns those of the attributes in m whose values cannot be.

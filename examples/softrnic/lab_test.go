@@ -379,7 +379,7 @@ func (c *conn) makeQP(t testing.TB) {
 			RQPSN: pSN(c.guestPSN), SQPSN: pSN(c.sqPSN), MaxDestRdAtomic: 128, MaxRdAtomic: 16,
 			MinRNRTimer: rnrTimer(c.noRecvWait), Timeout: uint8(c.timeout), RetryCnt: 7, RNRRetry: uint8(c.rnr),
 		}
-		require.NoError(t, bringUp(now, c.qp, a))
+		require.NoError(t, c.qp.Connect(now, &a))
 	})
 }
 

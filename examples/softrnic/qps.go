@@ -84,7 +84,7 @@ func (p *pair) connect(to *peer, mtu int) error {
 		MaxDestRdAtomic: 128, MaxRdAtomic: min(rdAtomic, max(to.reads, 1)),
 		MinRNRTimer: rnrTimer(minRNR), Timeout: ackTimeout, RetryCnt: 7, RNRRetry: 7,
 	}
-	p.do(func(now time.Time) { err = bringUp(now, p.qp, a) })
+	p.do(func(now time.Time) { err = p.qp.Connect(now, &a) })
 	return err
 }
 
@@ -102,34 +102,4 @@ func initMask(t qp.Type) qp.AttrMask {
 		return qp.AttrPKey | qp.AttrQKey
 	}
 	return qp.AttrPKey | qp.AttrAccess
-}
-
-// bringUp takes a QP from Reset or Init to RTS with those attributes of a that
-// its kind takes.
-func bringUp(now time.Time, q *softnic.QP, a qp.Attr) error {
-	var rtr qp.AttrMask
-	rts := qp.AttrSQPSN
-	switch q.Type() {
-	case qp.UD:
-		rtr = qp.AttrPathMTU
-	case qp.RC:
-		rtr = qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer
-		rts |= qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic
-		fallthrough
-	default:
-		rtr |= qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN
-	}
-	for _, s := range []struct {
-		state qp.State
-		mask  qp.AttrMask
-	}{{qp.Init, initMask(q.Type())}, {qp.RTR, rtr}, {qp.RTS, rts}} {
-		if s.state == qp.Init && q.State() == qp.Init {
-			continue
-		}
-		a.State = s.state
-		if err := q.Modify(now, &a, s.mask|qp.AttrState); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -193,10 +193,13 @@ func wantErr(err error, text string, given bool) error {
 		return err
 	case err == nil:
 		return errors.New("no error")
-	case !strings.Contains(spaces(err.Error()), spaces(text)):
-		return fmt.Errorf("got error %q", err)
 	}
-	return nil
+	for e := err; e != nil; e = errors.Unwrap(e) { // its words, or those of its kind
+		if strings.Contains(spaces(e.Error()), spaces(text)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("got error %q", err)
 }
 
 func pieces(b []byte, n int) [][]byte {

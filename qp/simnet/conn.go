@@ -84,7 +84,7 @@ func (n *Network) ConnectQPs(a, b *Host, cfg ConnConfig) (qa, qb *softnic.QP, er
 		a.meet(b)
 		b.meet(a)
 	}
-	for i, h := range hosts {
+	for i := range hosts {
 		gid, _ := hosts[1-i].Port.GID(0)
 		at := qp.Attr{
 			PKey: 0xffff, Access: cfg.Access, PathMTU: cfg.MTU, DestQPN: q[1-i].Num(),
@@ -98,7 +98,7 @@ func (n *Network) ConnectQPs(a, b *Host, cfg ConnConfig) (qa, qb *softnic.QP, er
 		if cfg.Attr != nil {
 			cfg.Attr(i, &at)
 		}
-		if err = n.bringUp(h, q[i], &at); err != nil {
+		if err = q[i].Connect(n.Now(), &at); err != nil {
 			q[0].Destroy()
 			q[1].Destroy()
 			return nil, nil, err
@@ -121,27 +121,6 @@ func (h *Host) meet(o *Host) {
 		}
 		h.Port.AddNeighbor(addrOf(g), o.Port.MAC())
 	}
-}
-
-// bringUp takes q through Init and RTR to RTS.
-func (n *Network) bringUp(h *Host, q *softnic.QP, a *qp.Attr) error {
-	now := n.Now()
-	steps := [3]qp.AttrMask{
-		qp.AttrPKey | qp.AttrAccess,
-		qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN,
-		qp.AttrSQPSN,
-	}
-	if q.Type() == qp.RC {
-		steps[1] |= qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer
-		steps[2] |= qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic
-	}
-	for i, m := range steps {
-		a.State = qp.Init + qp.State(i)
-		if err := q.Modify(now, a, m|qp.AttrState); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Register makes b reachable for peers, and returns its address and key. The

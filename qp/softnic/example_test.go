@@ -36,15 +36,8 @@ func Example() {
 		gid, _ := ports[1-i].GID(0)
 		a := qp.Attr{PKey: 0xffff, Access: qp.RemoteWrite, PathMTU: 1024, DestQPN: qps[1-i].Num(),
 			AH: qp.AHAttr{GID: gid}, Timeout: 14, RetryCnt: 7, RNRRetry: 7}
-		for s, mask := range []qp.AttrMask{
-			qp.AttrPKey | qp.AttrAccess,
-			qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN | qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer,
-			qp.AttrSQPSN | qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic,
-		} {
-			a.State = qp.Init + qp.State(s)
-			if err := q.Modify(now, &a, mask|qp.AttrState); err != nil {
-				fmt.Println(err)
-			}
+		if err := q.Connect(now, &a); err != nil {
+			fmt.Println(err)
 		}
 	}
 

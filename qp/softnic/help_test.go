@@ -95,30 +95,8 @@ func qpOf(t testing.TB, p *softnic.Port, now time.Time, typ qp.Type, dst qp.AHAt
 	}
 	q, err := p.CreateQP(c)
 	require.NoError(t, err)
-	require.NoError(t, bringUp(q, now, typ, a))
+	require.NoError(t, q.Connect(now, &a))
 	return q, cq
-}
-
-func bringUp(q *softnic.QP, now time.Time, typ qp.Type, a qp.Attr) error {
-	init, rtr, rts := qp.AttrPKey|qp.AttrAccess, qp.AttrAH|qp.AttrPathMTU|qp.AttrDestQPN|qp.AttrRQPSN, qp.AttrSQPSN
-	const receives, sends = qp.AttrMaxDestRdAtomic | qp.AttrMinRNRTimer, qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic
-	switch typ {
-	case qp.UD:
-		init, rtr = qp.AttrPKey|qp.AttrQKey, qp.AttrPathMTU
-	case qp.RC:
-		rtr, rts = rtr|receives, rts|sends
-	case qp.XRCSend:
-		rts |= sends
-	case qp.XRCRecv:
-		rtr, rts = rtr|receives, rts|qp.AttrTimeout
-	}
-	for i, m := range []qp.AttrMask{init, rtr, rts} {
-		a.State = qp.Init + qp.State(i)
-		if err := q.Modify(now, &a, m|qp.AttrState); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func poll(t testing.TB, cq *softnic.CQ) qp.Completion {

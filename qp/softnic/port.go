@@ -30,6 +30,9 @@ var (
 	// ErrAddress means an address handle without a GID of this port or a
 	// usable destination.
 	ErrAddress = errors.New("softnic: no such address")
+	// ErrNoPort means a QP that no port has: it was destroyed, or not made by
+	// CreateQP.
+	ErrNoPort = errors.New("softnic: the QP was destroyed or not made by CreateQP")
 	// ErrPKey means a P_Key that is not in the port's table.
 	ErrPKey = errors.New("softnic: P_Key not in the table")
 )

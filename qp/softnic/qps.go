@@ -52,7 +52,8 @@ type limiter struct {
 	pacer cnp.Pacer
 }
 
-// CreateQP makes a QP in Reset. The errors are ErrNoQP and those of qp.New.
+// CreateQP makes a QP in Reset. QP 1, the GSI, is a UD QP. The errors are ErrNoQP
+// and those of qp.New.
 func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	qpn := cfg.QPN
 	if qpn == 0 {
@@ -67,6 +68,9 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 				break
 			}
 		}
+	}
+	if qpn == GSIQPN && cfg.Type != qp.UD {
+		return nil, ErrNoQP
 	}
 	if qpn == 0 || int64(qpn) >= int64(len(p.qps)) || p.qps[qpn] != nil {
 		return nil, ErrNoQP
@@ -112,7 +116,8 @@ func (p *Port) QP(qpn uint32) *QP {
 }
 
 // Destroy removes the QP. Completions that were not polled are gone, and so is
-// work that was not done. No method may be called after it.
+// work that was not done. After it, calls that would change something fail with
+// ErrNoPort, and the others tell how the QP was when it went.
 func (q *QP) Destroy() {
 	p := q.port
 	if p == nil {
@@ -127,27 +132,38 @@ func (q *QP) Destroy() {
 	q.port = nil // the lists skip it
 }
 
+// machine returns what q drives. The zero QP drives the zero machine.
+func (q *QP) machine() *qp.QP {
+	if q.m == nil {
+		return new(qp.QP)
+	}
+	return q.m
+}
+
 // Num returns the QP's number.
-func (q *QP) Num() uint32 { return q.m.Num() }
+func (q *QP) Num() uint32 { return q.machine().Num() }
 
 // Type returns the kind of the QP.
-func (q *QP) Type() qp.Type { return q.m.Type() }
+func (q *QP) Type() qp.Type { return q.machine().Type() }
 
 // State returns the QP's state.
-func (q *QP) State() qp.State { return q.m.State() }
+func (q *QP) State() qp.State { return q.machine().State() }
 
 // Attr returns the QP's attributes.
-func (q *QP) Attr() qp.Attr { return q.m.Attr() }
+func (q *QP) Attr() qp.Attr { return q.machine().Attr() }
 
 // Counters returns what the QP counted.
-func (q *QP) Counters() qp.Counters { return q.m.Counters() }
+func (q *QP) Counters() qp.Counters { return q.machine().Counters() }
 
 // Outstanding returns the number of sends that are not complete.
-func (q *QP) Outstanding() int { return q.m.Outstanding() }
+func (q *QP) Outstanding() int { return q.machine().Outstanding() }
 
 // Rate returns what DCQCN allows the QP to send, in bits per second, and whether
 // it is limited at all.
 func (q *QP) Rate() (rate uint64, limited bool) {
+	if q.port == nil {
+		return 0, false
+	}
 	if q.rate == nil {
 		return q.port.cfg.LineRate, false
 	}
@@ -155,23 +171,60 @@ func (q *QP) Rate() (rate uint64, limited bool) {
 }
 
 // Modify changes attributes and state: see qp.QP's Modify. Besides its errors
-// there are ErrAddress and ErrPKey; nothing has changed on any of them.
+// there are ErrAddress, ErrPKey and ErrNoPort; nothing has changed on any of them.
 func (q *QP) Modify(now time.Time, a *qp.Attr, mask qp.AttrMask) error {
-	p := q.port
-	if mask&qp.AttrPKey != 0 && !p.hasPKey(a.PKey) {
-		return ErrPKey
+	peer, err := q.check(a, mask)
+	if err != nil {
+		return err
 	}
-	var peer netip.Addr
-	if mask&qp.AttrAH != 0 {
-		var err error
-		if peer, err = p.destination(&a.AH); err != nil {
-			return err
-		}
-	}
-	p.at(now)
+	q.port.at(now)
 	if err := q.m.Modify(now, a, mask); err != nil {
 		return err
 	}
+	q.modified(a, mask, peer)
+	return nil
+}
+
+// Connect takes the QP from Reset or Init to RTS: see qp.QP's Connect. Besides its errors
+// there are ErrAddress, ErrPKey and ErrNoPort; nothing has changed on any of them.
+func (q *QP) Connect(now time.Time, a *qp.Attr) error {
+	mask := qp.AttrMask(0)
+	if a != nil && a.PKey != 0 && q.State() == qp.Reset {
+		mask |= qp.AttrPKey
+	}
+	if q.m != nil && q.m.Type() != qp.UD {
+		mask |= qp.AttrAH | qp.AttrDestQPN
+	}
+	peer, err := q.check(a, mask)
+	if err != nil {
+		return err
+	}
+	q.port.at(now)
+	if err := q.m.Connect(now, a); err != nil {
+		return err
+	}
+	q.modified(a, mask, peer)
+	return nil
+}
+
+// check returns the address of the peer, where mask has AttrAH.
+func (q *QP) check(a *qp.Attr, mask qp.AttrMask) (peer netip.Addr, err error) {
+	switch {
+	case q.port == nil:
+		return peer, ErrNoPort
+	case a == nil:
+		return peer, qp.ErrNil
+	case mask&qp.AttrPKey != 0 && !q.port.hasPKey(a.PKey):
+		return peer, ErrPKey
+	case mask&qp.AttrAH != 0:
+		return q.port.destination(&a.AH)
+	}
+	return peer, nil
+}
+
+// modified draws the conclusions of a change of the attributes in mask.
+func (q *QP) modified(a *qp.Attr, mask qp.AttrMask, peer netip.Addr) {
+	p := q.port
 	if mask&qp.AttrAH != 0 {
 		q.ah, q.peer, q.gid = a.AH, peer, a.AH.SGIDIndex
 		q.mac = a.AH.MAC
@@ -195,7 +248,6 @@ func (q *QP) Modify(now time.Time, a *qp.Attr, mask qp.AttrMask) error {
 		}
 	}
 	p.touch(q)
-	return nil
 }
 
 func (p *Port) hasPKey(k uint16) bool {
@@ -231,8 +283,14 @@ func (p *Port) CreateAH(a qp.AHAttr) (*qp.AddressHandle, error) {
 }
 
 // PostSend adds a send: see qp.Requester's PostSend. Besides its errors there is
-// ErrAddress for a datagram.
+// ErrAddress for a datagram, and ErrNoPort.
 func (q *QP) PostSend(now time.Time, wr *qp.SendWR) error {
+	switch {
+	case q.port == nil:
+		return ErrNoPort
+	case wr == nil:
+		return qp.ErrNil
+	}
 	if wr.AH != nil && q.m.Type() == qp.UD {
 		ah := wr.AH.Attr()
 		if _, err := q.port.destination(&ah); err != nil {
@@ -249,6 +307,9 @@ func (q *QP) PostSend(now time.Time, wr *qp.SendWR) error {
 
 // PostRecv adds a receive: see qp.QP's PostRecv.
 func (q *QP) PostRecv(wr *qp.RecvWR) error {
+	if q.port == nil {
+		return ErrNoPort
+	}
 	if err := q.m.PostRecv(wr); err != nil {
 		return err
 	}
@@ -274,9 +335,15 @@ func (g *group) detach(q *QP) {
 }
 
 // AttachMulticast makes a UD QP receive the datagrams to a multicast address
-// (ibv_attach_mcast). Joining the group on the network is the caller's business.
+// (ibv_attach_mcast). Joining the group on the network is the caller's business. The
+// errors are ErrAddress, ErrNoPort, and qp.ErrOp on a QP of another type.
 func (q *QP) AttachMulticast(addr netip.Addr) error {
-	if !addr.IsMulticast() {
+	switch {
+	case q.port == nil:
+		return ErrNoPort
+	case q.m.Type() != qp.UD:
+		return qp.ErrOp
+	case !addr.IsMulticast():
 		return ErrAddress
 	}
 	addr = addr.Unmap()
@@ -294,7 +361,9 @@ func (q *QP) AttachMulticast(addr netip.Addr) error {
 
 // DetachMulticast undoes AttachMulticast.
 func (q *QP) DetachMulticast(addr netip.Addr) {
-	q.port.detach(q, addr.Unmap())
+	if q.port != nil {
+		q.port.detach(q, addr.Unmap())
+	}
 }
 
 // detach takes q out of the group addr, or of all for the zero address. A group

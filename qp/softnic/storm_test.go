@@ -73,7 +73,7 @@ func (v *victim) revive() {
 		must(v.t, q.Modify(v.now, &qp.Attr{State: qp.Reset}, qp.AttrState))
 		a := qp.Attr{PKey: 0xffff, QKey: 0x11111111, Access: 0xff, PathMTU: 1024, DestQPN: 0x11, AH: v.ahs[i], RQPSN: 100, SQPSN: 100,
 			MaxDestRdAtomic: 4, MaxRdAtomic: 4, MinRNRTimer: 1, Timeout: 8, RetryCnt: 7, RNRRetry: 7}
-		must(v.t, bringUp(q, v.now, q.Type(), a))
+		must(v.t, q.Connect(v.now, &a))
 		if q.Type() != qp.XRCSend && q.Type() != qp.XRCRecv {
 			for k := range 4 {
 				must(v.t, q.PostRecv(&qp.RecvWR{ID: uint64(k), Local: v.bufs[4*i+k]}))
