@@ -34,14 +34,14 @@ func TestBoundedWork(t *testing.T) {
 		raise  int // steps of rate at most
 	}{
 		{"paper", func(p *Params) { *p = Paper() }, 40e9, 4221, 100},
-		{"nvidia", func(p *Params) { *p = NVIDIA() }, 40e9, 466, 100},
+		{"nvidia", func(p *Params) { *p = NVIDIA() }, 40e9, 3420, 100},
 		{"paper 800G", func(p *Params) { *p = Paper() }, 800e9, 4221, 150},
 		{"worst", func(p *Params) {
 			*p = Paper()
 			p.DceTcpG, p.RpgThreshold, p.RpgAIRate, p.RpgHAIRate, p.RpgMinRate = 1023, 31, 1, 1, 1
 		}, 1e13, 15489, 4700},
 		{"no increase", func(p *Params) { *p = Paper(); p.RpgAIRate, p.RpgHAIRate = 0, 0 }, 1e13, 4221, 100},
-		{"nvidia slow", func(p *Params) { *p = NVIDIA(); p.DceTcpG, p.RpgAIRate, p.RpgHAIRate = 1023, 1, 0 }, 1e13, 1023, 150},
+		{"nvidia slow", func(p *Params) { *p = NVIDIA(); p.DceTcpG, p.RpgAIRate, p.RpgHAIRate = 1023, 1, 0 }, 1e13, 15489, 150},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var p Params
@@ -69,9 +69,6 @@ func TestBoundedWork(t *testing.T) {
 			}
 			r := start
 			r.alpha = 1 << 31
-			if p.Algorithm == AlgorithmNVIDIA {
-				r.alpha = 1023
-			}
 			require.LessOrEqual(t, r.decay(hour), c.alpha)
 			require.LessOrEqual(t, r.decay(math.MaxUint64), c.alpha)
 			require.Zero(t, r.alpha)
@@ -91,7 +88,7 @@ func TestPropManyEqualsOneByOne(t *testing.T) {
 		port, err := NewReactionPort(p, rapid.Uint64Range(10e6, 100e9).Draw(t, "line"))
 		require.NoError(t, err)
 		r := port.ReactionPoint()
-		r.start()
+		r.start(1)
 		r.rt = rapid.Uint64Range(port.floor, port.ceil).Draw(t, "rt")
 		r.rc = rapid.Uint64Range(port.floor, r.rt).Draw(t, "rc")
 		stage := rapid.OneOf(rapid.Uint32Range(0, 40), rapid.Uint32Range(0, 5000), rapid.Uint32Range(math.MaxUint32-3, math.MaxUint32))
@@ -113,7 +110,7 @@ func TestGapRepeatsByChance(t *testing.T) {
 	port, err := NewReactionPort(Paper(), 100e9)
 	require.NoError(t, err)
 	many := port.ReactionPoint()
-	many.start()
+	many.start(1)
 	many.t, many.bc = 5, 100
 	many.rc, many.rt = 10e9, 10e9+200e6 // the first addend is 200 Mb/s too
 	single := many

@@ -20,26 +20,32 @@
 // constructors. State is integers throughout, so that equal calls give equal
 // states on every architecture. Rates are whole bits per second.
 //
-// # The two presets
+// # The presets
 //
 // [Paper] is the algorithm and the values of Zhu et al., SIGCOMM 2015. [NVIDIA]
-// is what ConnectX adapters do, with their defaults. Where they differ:
+// is what ConnectX-5 and 6 Dx adapters do, with their defaults, [ConnectX4Lx] the
+// same with another scope of the CNP gap. [NS3] and [NS3Paper] are what HPCC's ns-3
+// code does, which many papers compare with as DCQCN: NVIDIA's by the timer alone.
+// Where they differ:
 //
-//	                 Paper                             NVIDIA
-//	a CNP            cuts at once                      sets two flags, looked at
-//	                                                   when the periods end
-//	how often cut    as often as CNPs come: the        once per 4 us (monitor period)
+//	                 Paper                             NVIDIA                          NS3
+//	a CNP            cuts at once                      sets two flags, looked at       as NVIDIA; comes as a
+//	                                                   when the periods end            flag of each ACK
+//	how often cut    as often as CNPs come: the        once per 4 us (monitor period)  as NVIDIA
 //	                 receiver's 50 us gap holds back
-//	depth of cut     alpha/2, alpha before its update  alpha/2, at most a half
-//	target on cut    the rate before the cut           kept, unless bytes or time
-//	                                                   raised it since the last cut
-//	alpha            31 fractional bits, g = 1/256;    10 fractional bits, g = 5/1024;
-//	                 55 us periods from the last CNP   1 us periods, free-running
-//	fast recovery    4 steps (F = 5)                   1 step (threshold 1)
-//	stage counted    before it is looked at            after
-//	increase         40 Mb/s per 55 us or 10 MB        5 Mb/s per 300 us or 2 MB
-//	hyper increase   200 Mb/s, 400, 600 ...            50 Mb/s each time
-//	floor            10 Mb/s                           1 Mb/s
+//	gap between CNPs 50 us for each QP                 4 us for the port               none
+//	depth of cut     alpha/2, alpha before its update  alpha/2, at most a half         alpha/2
+//	target on cut    the rate before the cut           kept, unless bytes or time      kept, unless time
+//	                                                   raised it since the last cut    raised it
+//	alpha            g = 1/256;                        g = 5/1024;                     g = 1/256;
+//	                 55 us periods from the last CNP   1 us periods, free-running      as NVIDIA
+//	fast recovery    4 steps (F = 5)                   1 step (threshold 1)            1 step
+//	stage counted    before it is looked at            after                           after
+//	increase         40 Mb/s per 55 us or 10 MB        5 Mb/s per 300 us or 2 MB       5 Mb/s x line/25 Gb/s
+//	                                                                                   per 300 us
+//	hyper increase   200 Mb/s, 400, 600 ...            50 Mb/s each time               50 Mb/s x line/25 Gb/s
+//	at line rate     released                          released                        limiter stays
+//	floor            10 Mb/s                           1 Mb/s                          1 Gb/s
 //
 // The difference comes from what a CNP is to each. In the paper it is the event
 // that cuts, so the receiver has to hold CNPs 50 us apart, and all periods are as
@@ -47,7 +53,7 @@
 // a short period was congested, and the two periods give the pace. So NVIDIA's alpha
 // forgets in some 200 us what the paper's keeps for 14 ms: the first CNP halves a
 // flow in both, but one that comes after a quiet millisecond takes 47 % in
-// the paper's (alpha 0.93) and 0.1 to 0.3 % in NVIDIA's, whose alpha has reached 0.
+// the paper's (alpha 0.93) and 0.6 % in NVIDIA's (alpha 0.012 when the period ends).
 //
 // # Worked numbers
 //
@@ -61,22 +67,28 @@
 //
 // The cut uses the alpha of before the update: the other order gives 10.0389099.
 //
-// NVIDIA preset, 40 Gb/s, one CNP at 0:
+// NVIDIA preset, 40 Gb/s, one CNP at 0, with g = 5/1024:
 //
-//	1 us   alpha 1023/1024 (marked: 1018 + 5)
-//	2, 3   alpha 1018, 1013
-//	4 us   alpha 1008; RC 40 (1 - 1008/2048) = 20.3125, RT 40 (kept)
-//	304 us RC 30.15625
-//	604 us RC 35.078125 (RT would be 40.005, but the line is 40)
+//	1 us   alpha 1 - (1-g)/1024 = 0.999028 (marked)
+//	2, 3   alpha 0.994150, 0.989296
+//	4 us   alpha 0.984465; RC 40 (1 - alpha/2) = 20.310693, RT 40 (kept)
+//	304 us RC 30.155345
+//	604 us RC 35.077673 (RT would be 40.005, but the line is 40)
+//
+// NS3 preset, 100 Gb/s, CNPs at 0 and 5 us, with g = 1/256:
+//
+//	4 us   alpha (1-g)^4 = 0.984466; RC 100 (1 - alpha/2) = 50.776684, RT 100
+//	8 us   alpha 0.973050, the second CNP counted; RC 26.072565, RT 100 (kept)
 //
 // # Resolution, order, late calls
 //
 // A rate is rounded up to a whole bit per second by an increase and by a cut, so
-// that a half-way step reaches its target. Alpha rounds down: in the paper's
-// algorithm a step loses less than 2^-31, and all steps together less than
-// e = 2^-31/g + 2^-31, about 2^-23 in the preset, as later steps shrink what was
-// lost before. Against the equations in real numbers a rate is off by at most e of
-// itself and 2 b/s for each CNP so far; a test holds that over random calls.
+// that a half-way step reaches its target. Alpha has 31 fractional bits (see
+// AlphaBits) and rounds down: a step loses less than 2^-31, and all steps together
+// less than e = 2^-31/g + 2^-31, about 2^-23 in the presets, as later steps shrink
+// what was lost before. Against the equations in real numbers a rate is off by at
+// most e of itself and 2 b/s for each CNP so far; a test holds that over random
+// calls.
 //
 // What falls on one instant happens in the order alpha, cut, increase, and a cut
 // restarts the increase timer, so that the increase does not happen. In the
@@ -86,16 +98,16 @@
 //
 // A call that is late makes up for all missed periods, as if every one had been
 // called for. That takes at most 4,221 multiplications for alpha in the paper
-// preset (15,489 with the slowest g there is; 466 in the NVIDIA preset), after
-// which alpha is 0 and costs nothing; and at most some 100 steps of rate with the
+// preset (3,420 in NVIDIA's, 15,489 with the slowest g there is), after which alpha
+// is 0 and costs nothing; and at most some 100 steps of rate with the
 // presets (4,700 for the worst parameters), because the gap
 // between RC and RT halves until additive steps take turns that are alike and
 // are then done in one multiplication.
 //
 // # Choices that the sources leave open
 //
-// The limiter of a flow stays for good once a CNP has come; alpha and stages are
-// kept when the rate is back at the line's. NVIDIA's two periods run from the
-// flow's first CNP. RpgMaxRate below the line rate caps a flow from its first CNP
-// on. RpgByteReset 0 switches byte stages off.
+// What becomes of the limiter at line rate is a knob, Release; its default is said
+// at each preset. NVIDIA's two periods run from the CNP that put the limiter in
+// place. RpgMaxRate below the line rate caps a flow from that CNP on; with Release a
+// flow that has reached it is without limit. RpgByteReset 0 switches byte stages off.
 package cnp

@@ -1,13 +1,18 @@
 package cnp
 
+import "math/bits"
+
 // nvidiaCNP leaves two flags for the ends of the alpha and the monitor period.
 // Both periods run freely from the flow's first CNP on.
 func (r *ReactionPoint) nvidiaCNP(ns int64) {
 	p := r.port
+	first := false
 	if r.active {
 		r.nvidiaRun(ns)
-	} else {
-		r.start()
+	}
+	if !r.active {
+		first = true
+		r.start(ns)
 		if p.firstRate != 0 {
 			r.rc = min(r.rc, p.firstRate)
 			r.rt = r.rc
@@ -16,7 +21,8 @@ func (r *ReactionPoint) nvidiaCNP(ns int64) {
 		r.cutAt = ns + p.monitorPeriod
 		r.timerAt = ns + p.timeReset
 	}
-	r.alphaMark, r.cutMark = true, true
+	// In the code of ns-3 the first CNP is not counted into alpha.
+	r.alphaMark, r.cutMark = !first || p.params.Algorithm == AlgorithmNVIDIA, true
 }
 
 // nvidiaRun carries out what is due by ns in order of time and, at one instant,
@@ -31,6 +37,9 @@ func (r *ReactionPoint) nvidiaRun(ns int64) {
 	}
 	r.runAlpha(ns)
 	r.runTimer(ns)
+	if !r.active {
+		return // released
+	}
 	elapse(&r.cutAt, r.port.monitorPeriod, ns)
 }
 
@@ -43,8 +52,7 @@ func (r *ReactionPoint) runAlpha(ns int64) {
 	}
 	if r.alphaMark {
 		r.alphaMark = false
-		g := r.port.params.DceTcpG
-		r.alpha = min(r.alpha*g>>10+alphaOne-g, alphaOne-1)
+		r.blend()
 		n--
 	}
 	r.decay(n)
@@ -56,12 +64,26 @@ func (r *ReactionPoint) nvidiaCut(at int64) {
 	if p.ClampTgtRate || r.bc > 0 || p.ClampTgtRateAfterTimeInc && r.t > 0 {
 		r.rt = r.rc
 	}
-	cut := min(r.rc*uint64(r.alpha)>>p.RpgGd, r.rc*uint64(100-p.RpgMinDecFac)/100)
+	hi, lo := bits.Mul64(r.rc, uint64(r.alpha))
+	shift := alphaShift - 10 + p.RpgGd
+	cut := min(hi<<(64-shift)|lo>>shift, r.rc*uint64(100-p.RpgMinDecFac)/100)
 	r.rc = max(r.rc-cut, r.port.floor)
 	r.t, r.bc, r.bytes = 0, 0, 0
 	r.timerAt = at + r.port.timeReset
 	r.cutMark = false
 	r.cutAt += r.port.monitorPeriod
+}
+
+// ns3Add is nvidiaAdd for the code of ns-3, which has one counter.
+func (p *ReactionPort) ns3Add(own uint32) (add uint64, constant bool) {
+	switch f := p.params.RpgThreshold; {
+	case own > f:
+		return p.hai, true
+	case own == f:
+		return p.ai, false
+	default:
+		return 0, false
+	}
 }
 
 // nvidiaAdd returns what an event adds to the target rate, its stage not being

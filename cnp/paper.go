@@ -2,24 +2,20 @@ package cnp
 
 import "math/bits"
 
-// paperShift is the number of fractional bits of alpha.
-const paperShift = 31
-
 // paperCNP cuts at once: RT = RC, RC = RC (1 - alpha/2), and only then
 // alpha = (1 - g) alpha + g.
 func (r *ReactionPoint) paperCNP(ns int64) {
 	p := r.port
 	if r.active {
 		r.paperRun(ns, ns-1) // an increase at ns would be undone by the restart below
-	} else {
-		r.start()
-		r.alpha <<= paperShift - 10
+	}
+	if !r.active {
+		r.start(ns)
 	}
 	r.rt = r.rc
 	hi, lo := bits.Mul64(r.rc, uint64(r.alpha))
-	r.rc = max(r.rc-(hi<<(63-paperShift)|lo>>(paperShift+1)), p.floor)
-	g := uint64(p.params.DceTcpG)
-	r.alpha = uint32(uint64(r.alpha)*g>>10 + (alphaOne-g)<<(paperShift-10))
+	r.rc = max(r.rc-(hi<<(63-alphaShift)|lo>>(alphaShift+1)), p.floor)
+	r.blend()
 
 	r.t, r.bc, r.bytes = 0, 0, 0
 	r.alphaAt = ns + p.alphaPeriod

@@ -10,8 +10,8 @@ import (
 // ErrParams is what every error about a parameter wraps.
 var ErrParams = errors.New("cnp: bad parameter")
 
-// Algorithm says which of the two reaction points that bear the name DCQCN a
-// set of parameters is for.
+// Algorithm says which of the reaction points that bear the name DCQCN a set of
+// parameters is for.
 type Algorithm uint8
 
 const (
@@ -21,29 +21,39 @@ const (
 	// AlgorithmNVIDIA is that of ConnectX adapters: a CNP sets flags that are
 	// looked at when periods end.
 	AlgorithmNVIDIA
+	// AlgorithmNS3 is that of the ns-3 code that was published with HPCC (Li et al.,
+	// SIGCOMM 2019), which many papers ran and call DCQCN: AlgorithmNVIDIA by the
+	// timer alone.
+	AlgorithmNS3
 )
 
-// String returns "paper", "nvidia", or the number of another value.
+// String returns "paper", "nvidia", "ns3", or the number of another value.
 func (a Algorithm) String() string {
 	switch a {
 	case AlgorithmPaper:
 		return "paper"
 	case AlgorithmNVIDIA:
 		return "nvidia"
+	case AlgorithmNS3:
+		return "ns3"
 	}
 	return strconv.Itoa(int(a))
 }
 
 // Scope says what a notification point takes for one flow when it holds CNPs
-// apart. Adapters differ.
+// apart. Adapters differ, and the difference decides what an incast does: with one
+// gap for the port, eight senders share the CNPs that each of them would get with a
+// gap per QP. The adapters named are those that Yu et al. measured ("Understanding
+// the Micro-Behaviors of Hardware Offloaded Network Stacks with Lumina", SIGCOMM
+// 2023).
 type Scope uint8
 
 // Scopes, finest first.
 const (
-	ScopeQP          Scope = iota // one gap per queue pair
+	ScopeQP          Scope = iota // one gap per queue pair: Intel E810
 	ScopeAddressPair              // one per pair of addresses
-	ScopeDestination              // one per address that CNPs go to
-	ScopePort                     // one for the whole port
+	ScopeDestination              // one per address that CNPs go to: ConnectX-4 Lx
+	ScopePort                     // one for the whole port: ConnectX-5 and ConnectX-6 Dx
 )
 
 // String returns "qp", "address-pair", "destination", "port", or the number of
@@ -65,10 +75,11 @@ func (s Scope) String() string {
 // Params are the knobs of DCQCN at both ends. Those with a name of the mlxconfig
 // tool (and of the mlx5 driver's debugfs) bear it in Go case and have its unit:
 // microseconds, Mb/s (10^6 bits per second), 64 bytes, or 1/1024. Start from
-// [Paper] or [NVIDIA], change what you like, and see [Params.Validate] for the
-// ranges.
+// [Paper], [NVIDIA] or [NS3], change what you like, and see [Params.Validate] for
+// the ranges.
 //
-// Both algorithms read each field the same way unless its line says otherwise.
+// All algorithms read each field the same way unless its line says otherwise. What
+// is said of NVIDIA's goes for that of ns-3 as well.
 type Params struct {
 	Algorithm Algorithm
 
@@ -87,7 +98,8 @@ type Params struct {
 	RpgThreshold uint32
 	// RpgAIRate and RpgHAIRate are what additive and hyper increase add to the
 	// target rate, in Mb/s: 0..10^7. The paper's algorithm multiplies the latter
-	// by the number of hyper stages so far, NVIDIA's does not.
+	// by the number of hyper stages so far, NVIDIA's does not, and in that of ns-3
+	// the stage of the timer alone says which of the two it is.
 	RpgAIRate, RpgHAIRate uint32
 	// RpgMaxRate caps current and target rate once the first CNP has come, in
 	// Mb/s: 0 (port speed) or at least RpgMinRate.
@@ -115,8 +127,20 @@ type Params struct {
 	// NVIDIA only; in the paper the gap between CNPs does that.
 	RateReduceMonitorPeriod uint32
 	// InitialAlphaValue is alpha at the first CNP, in 1/1024: 0..1023, and 1024
-	// (which is 1) for the paper's algorithm.
+	// (which is 1) for the other two algorithms.
 	InitialAlphaValue uint32
+	// AlphaBits is how many fractional bits alpha is kept in, 10..31; 0 means 31.
+	// With few, alpha falls to 0 where it should come to rest: with 10, and a CNP
+	// every 6 us, it does so where the recurrence in real numbers stays at 0.165.
+	// The 10 bits of the other parameters are a format of parameters; nothing that
+	// is public says in how many bits adapters keep their state. It has no mlxconfig
+	// name.
+	AlphaBits uint32
+	// Release takes the limiter off a flow whose rate is back at RpgMaxRate, or the
+	// port's speed: the flow sends without limit, and its next CNP is a first one,
+	// with a new alpha. Without it, alpha is close to 0 after a long recovery, and
+	// the first CNPs of the next burst cut nothing.
+	Release bool
 	// FullFastRecovery gives fast recovery F averaging steps, as the paper's text
 	// has it, instead of the F - 1 of its pseudo-code. Paper only; it has no
 	// mlxconfig name.
@@ -127,6 +151,10 @@ type Params struct {
 	MinTimeBetweenCnps uint32
 	// CnpScope is what that gap is kept for. It has no mlxconfig name.
 	CnpScope Scope
+	// EchoOnAck has the receiver set BECN in its acknowledgements of marked packets
+	// instead of sending CNPs. The sender takes each as a CNP. It has no mlxconfig
+	// name; only [Controller] does it.
+	EchoOnAck bool
 	// CnpDscp is the DSCP of CNPs: 0..63.
 	CnpDscp uint8
 	// Cnp802pPrio is the VLAN priority of CNPs: 0..7.
@@ -134,8 +162,12 @@ type Params struct {
 }
 
 // Paper returns the values of the SIGCOMM 2015 paper: g 1/256, K and timer
-// 55 us, B 10 MB, F 5, R_AI 40 Mb/s, R_HAI 200 Mb/s, CNP gap 50 us, floor
+// 55 us, B 10 MB, F 5, R_AI 40 Mb/s, R_HAI 200 Mb/s, CNP gap 50 us per QP, floor
 // 10 Mb/s. They were chosen on 40 Gb/s links.
+//
+// The paper does not say what becomes of the limiter at line rate. Release is set:
+// it ran on adapters of the maker whose driver says so (see [NVIDIA]), and a flow
+// that has recovered is one without a limiter in the paper's own words for a new one.
 func Paper() Params {
 	return Params{
 		Algorithm:          AlgorithmPaper,
@@ -154,12 +186,19 @@ func Paper() Params {
 		CnpDscp:            48,
 		Cnp802pPrio:        6,
 
+		Release: true,
+
 		ClampTgtRate:            true,
 		RateReduceMonitorPeriod: 50,
 	}
 }
 
-// NVIDIA returns the defaults of ConnectX adapters.
+// NVIDIA returns the defaults of ConnectX-5 and ConnectX-6 Dx adapters, with one
+// CNP gap for the port (see [Scope]).
+//
+// Release is set: the mlx5 driver says of rpg_max_rate that a flow which has
+// reached it is not limited any more, and mlxconfig that the limiter of a flow is
+// allocated when its first CNP arrives.
 func NVIDIA() Params {
 	return Params{
 		Algorithm:                AlgorithmNVIDIA,
@@ -176,30 +215,79 @@ func NVIDIA() Params {
 		DceTcpRtt:                1,
 		RateReduceMonitorPeriod:  4,
 		InitialAlphaValue:        1023,
+		Release:                  true,
+		CnpScope:                 ScopePort,
 		MinTimeBetweenCnps:       4,
 		CnpDscp:                  48,
 		Cnp802pPrio:              6,
 	}
 }
 
+// ConnectX4Lx is [NVIDIA] with the CNP gap of the ConnectX-4 Lx: one for each
+// address that CNPs go to.
+func ConnectX4Lx() Params {
+	p := NVIDIA()
+	p.CnpScope = ScopeDestination
+	return p
+}
+
+// NS3 returns what the scripts of HPCC's ns-3 code call "dcqcn", for a port of
+// lineRate bits per second: alpha and cut periods 1 and 4 us, timer 300 us, g 1/256,
+// F 1, R_AI 5 and R_HAI 50 Mb/s for each 25 Gb/s of line rate, floor 1 Gb/s (or the
+// line rate where that is less), no byte counter, and a mark in each acknowledgement
+// instead of CNPs. That code never releases the limiter of a flow.
+func NS3(lineRate uint64) Params {
+	scale := max(1, uint32(lineRate/25e9))
+	return Params{
+		Algorithm:                AlgorithmNS3,
+		ClampTgtRateAfterTimeInc: true,
+		RpgTimeReset:             300,
+		RpgThreshold:             1,
+		RpgAIRate:                5 * scale,
+		RpgHAIRate:               50 * scale,
+		RpgMinRate:               uint32(min(1000, max(1, lineRate/megabit))),
+		RpgMinDecFac:             0,
+		RpgGd:                    11,
+		DceTcpG:                  1020,
+		DceTcpRtt:                1,
+		RateReduceMonitorPeriod:  4,
+		InitialAlphaValue:        1024,
+		EchoOnAck:                true,
+		CnpDscp:                  48,
+		Cnp802pPrio:              6,
+	}
+}
+
+// NS3Paper returns what the same scripts call "dcqcn_paper": [NS3] with alpha and
+// cut periods of 50 us and a timer of 55 us. It is not the algorithm of the paper.
+func NS3Paper(lineRate uint64) Params {
+	p := NS3(lineRate)
+	p.DceTcpRtt, p.RateReduceMonitorPeriod, p.RpgTimeReset = 50, 50, 55
+	return p
+}
+
 const (
-	byteUnit  = 64        // bytes per unit of RpgByteReset
-	megabit   = 1_000_000 // bits per second per Mb/s
-	alphaOne  = 1024      // 1 in the unit of InitialAlphaValue and DceTcpG
-	maxPeriod = 1<<31 - 1 // us
-	maxRate   = 10_000_000
+	byteUnit   = 64        // bytes per unit of RpgByteReset
+	megabit    = 1_000_000 // bits per second per Mb/s
+	alphaShift = 31        // fractional bits of alpha
+	alphaOne   = 1024      // 1 in the unit of InitialAlphaValue and DceTcpG
+	maxPeriod  = 1<<31 - 1 // us
+	maxRate    = 10_000_000
 )
 
 // Validate returns an error that wraps ErrParams and names the first field
 // that is out of range, with its value and the range.
 func (p *Params) Validate() error {
-	maxAlpha := uint32(alphaOne - 1)
+	maxAlpha := uint32(alphaOne)
 	switch p.Algorithm {
-	case AlgorithmPaper:
-		maxAlpha = alphaOne
+	case AlgorithmPaper, AlgorithmNS3:
 	case AlgorithmNVIDIA:
+		maxAlpha--
 	default:
-		return badParam("Algorithm", uint32(p.Algorithm), uint32(AlgorithmPaper), uint32(AlgorithmNVIDIA))
+		return badParam("Algorithm", uint32(p.Algorithm), uint32(AlgorithmPaper), uint32(AlgorithmNS3))
+	}
+	if p.AlphaBits != 0 && (p.AlphaBits < 10 || p.AlphaBits > alphaShift) {
+		return fmt.Errorf("%w: AlphaBits is %d, want 10..%d, or 0 for %d", ErrParams, p.AlphaBits, alphaShift, alphaShift)
 	}
 	for _, f := range []struct {
 		name      string

@@ -14,8 +14,8 @@ import (
 // genParams draws a preset as it is half of the time, and else one with every
 // knob turned.
 func genParams(t *rapid.T) (cnp.Params, uint64) {
-	p := rapid.SampledFrom([]cnp.Params{cnp.Paper(), cnp.NVIDIA()}).Draw(t, "preset")
 	line := rapid.SampledFrom([]uint64{1 * gig, 10 * gig, 40 * gig, 100 * gig, 800 * gig}).Draw(t, "line")
+	p := rapid.SampledFrom([]cnp.Params{cnp.Paper(), cnp.NVIDIA(), cnp.NS3(line)}).Draw(t, "preset")
 	if rapid.Bool().Draw(t, "as it is") {
 		return p, line
 	}
@@ -24,7 +24,11 @@ func genParams(t *rapid.T) (cnp.Params, uint64) {
 	p.ClampTgtRateAfterTimeInc = rapid.Bool().Draw(t, "ClampTgtRateAfterTimeInc")
 	p.FullFastRecovery = rapid.Bool().Draw(t, "FullFastRecovery")
 	p.RpgTimeReset = u("RpgTimeReset", 1, 400)
-	p.RpgByteReset = u("RpgByteReset", 0, 40000)
+	if p.Algorithm != cnp.AlgorithmNS3 {
+		p.RpgByteReset = u("RpgByteReset", 0, 40000)
+	}
+	p.Release = rapid.Bool().Draw(t, "Release")
+	p.AlphaBits = rapid.SampledFrom([]uint32{0, 31, 30, 20, 10}).Draw(t, "AlphaBits")
 	p.RpgThreshold = u("RpgThreshold", 0, 31)
 	p.RpgAIRate = u("RpgAIRate", 0, 500)
 	p.RpgHAIRate = u("RpgHAIRate", 0, 500)
@@ -83,11 +87,12 @@ func do(r *cnp.ReactionPoint, s step, now time.Time) {
 
 // The stated bound against the equations in real numbers, e being 2^-31/g (2^-23
 // in the paper preset): alpha within e + 2^-31, rates within 2 b/s plus, for
-// each CNP, e of themselves and 2 b/s. NVIDIA's alpha has no rounding error, as its rounding is the algorithm.
+// each CNP, e of themselves and 2 b/s.
 func TestPropAgainstReference(t *testing.T) {
 	worst := 0.0
 	rapid.Check(t, func(t *rapid.T) {
 		p, line := genParams(t)
+		p.Release, p.AlphaBits = false, 0
 		port, err := cnp.NewReactionPort(p, line)
 		require.NoError(t, err)
 		r := port.ReactionPoint()
@@ -97,10 +102,8 @@ func TestPropAgainstReference(t *testing.T) {
 		first := port.ReactionPoint()
 		first.HandleCNP(t0) // sets the origin of time
 		port.RpCnpHandled = 0
-		e := 0.0
-		if p.Algorithm == cnp.AlgorithmPaper {
-			e = 1024 / float64(1024-p.DceTcpG) / (1 << 31)
-		}
+		e := 1024 / float64(1024-p.DceTcpG) / (1 << 31)
+		e *= math.Exp2(11 - float64(p.RpgGd)) // a cut is by alpha rather than alpha/2 with 10
 		near := func(want float64, got uint64, what string, i int) {
 			diff := math.Abs(want - float64(got))
 			worst = max(worst, diff/want)
@@ -120,11 +123,7 @@ func TestPropAgainstReference(t *testing.T) {
 			if m.on {
 				near(m.rc, r.Rate(), "RC", i)
 				near(m.rt, r.TargetRate(), "RT", i)
-				if p.Algorithm == cnp.AlgorithmNVIDIA {
-					require.EqualValues(t, m.alpha*(1<<21), r.Alpha(), i)
-				} else {
-					require.InDelta(t, m.alpha, float64(r.Alpha())/(1<<31), e+1.0/(1<<31), i)
-				}
+				require.InDelta(t, m.alpha, float64(r.Alpha())/(1<<31), e+1.0/(1<<31), i)
 				ts, bc := r.Stages()
 				require.EqualValues(t, m.T, ts, i)
 				require.EqualValues(t, m.BC, bc, i)

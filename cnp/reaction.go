@@ -27,6 +27,7 @@ type ReactionPort struct {
 	alphaPeriod   int64  // ns
 	monitorPeriod int64  // ns
 	fastStages    uint32 // stages below this are fast recovery
+	alphaMask     uint32 // the bits that alpha is kept in
 }
 
 // NewReactionPort returns a port with the given parameters and a line rate in
@@ -53,6 +54,10 @@ func NewReactionPort(p Params, lineRate uint64) (*ReactionPort, error) {
 		alphaPeriod:   micros(p.DceTcpRtt),
 		monitorPeriod: micros(p.RateReduceMonitorPeriod),
 		fastStages:    p.RpgThreshold,
+		alphaMask:     math.MaxUint32,
+	}
+	if p.AlphaBits != 0 {
+		r.alphaMask <<= alphaShift - p.AlphaBits
 	}
 	if p.RpgMaxRate != 0 {
 		r.ceil = min(lineRate, uint64(p.RpgMaxRate)*megabit)
@@ -94,15 +99,16 @@ type ReactionPoint struct {
 
 	bytes  uint64 // sent since the last byte stage
 	t, bc  uint32 // time and byte stages
-	alpha  uint32 // 1/2^31 in the paper's algorithm, 1/1024 in NVIDIA's
-	active bool   // a CNP has come
+	alpha  uint32 // in 2^-31
+	active bool   // a CNP has come, and the limiter was not released since
 
-	// What a CNP leaves for the ends of the periods; NVIDIA only.
+	// What a CNP leaves for the ends of the periods; not in the paper's algorithm.
 	alphaMark, cutMark bool
 }
 
 // Rate returns how fast the flow may send, in bits per second: the line rate
-// until the first CNP, then the current rate RC as of the last call.
+// until the first CNP and after a release, else the current rate RC as of the last
+// call.
 func (r *ReactionPoint) Rate() uint64 {
 	switch {
 	case r.port == nil:
@@ -114,7 +120,7 @@ func (r *ReactionPoint) Rate() uint64 {
 }
 
 // TargetRate returns the target rate RT, in bits per second: the line rate
-// until the first CNP.
+// without a limiter.
 func (r *ReactionPoint) TargetRate() uint64 {
 	if !r.active {
 		return r.Rate()
@@ -123,16 +129,11 @@ func (r *ReactionPoint) TargetRate() uint64 {
 }
 
 // Alpha returns the congestion estimate as of the last call, in units of 2^-31,
-// so that 1<<31 is 1. It is 0 until the first CNP.
-func (r *ReactionPoint) Alpha() uint32 {
-	if r.active && r.port.params.Algorithm == AlgorithmNVIDIA {
-		return r.alpha << (paperShift - 10)
-	}
-	return r.alpha
-}
+// so that 1<<31 is 1. It is 0 without a limiter.
+func (r *ReactionPoint) Alpha() uint32 { return r.alpha }
 
 // Stages returns the counts of time stages T and byte stages BC since the last
-// cut. They stop at the largest uint32.
+// cut. They stop at the largest uint32, and are 0 without a limiter.
 func (r *ReactionPoint) Stages() (t, bc uint32) { return r.t, r.bc }
 
 // Limited reports whether the flow has to send slower than the line.
@@ -146,12 +147,15 @@ func (r *ReactionPoint) HandleCNP(now time.Time) {
 	if r.port == nil {
 		return
 	}
+	r.handleCNP(r.enter(r.port.clock.At(now)))
+}
+
+func (r *ReactionPoint) handleCNP(ns int64) {
 	r.port.RpCnpHandled++
-	ns := r.enter(now)
-	if r.port.params.Algorithm == AlgorithmNVIDIA {
-		r.nvidiaCNP(ns)
-	} else {
+	if r.port.params.Algorithm == AlgorithmPaper {
 		r.paperCNP(ns)
+	} else {
+		r.nvidiaCNP(ns)
 	}
 }
 
@@ -161,8 +165,12 @@ func (r *ReactionPoint) HandleSent(now time.Time, bytes int) {
 	if !r.active { // the byte counter starts with the limiter
 		return
 	}
-	r.run(r.enter(now))
-	if bytes <= 0 || r.port.byteReset == 0 {
+	r.handleSent(r.enter(r.port.clock.At(now)), bytes)
+}
+
+func (r *ReactionPoint) handleSent(ns int64, bytes int) {
+	r.run(ns)
+	if bytes <= 0 || r.port.byteReset == 0 || !r.active {
 		return
 	}
 	r.bytes += uint64(bytes)
@@ -170,13 +178,14 @@ func (r *ReactionPoint) HandleSent(now time.Time, bytes int) {
 		n := r.bytes / r.port.byteReset
 		r.bytes -= n * r.port.byteReset
 		r.increase(n, &r.bc, r.t)
+		r.release()
 	}
 }
 
 // Tick makes up for all periods that have ended by now.
 func (r *ReactionPoint) Tick(now time.Time) {
 	if r.active {
-		r.run(r.enter(now))
+		r.run(r.enter(r.port.clock.At(now)))
 	}
 }
 
@@ -184,8 +193,16 @@ func (r *ReactionPoint) Tick(now time.Time) {
 // false when it will not. After Tick(now) it is later than now. Alpha may change
 // before, which calls for no call: it is made up for when it matters.
 func (r *ReactionPoint) Deadline() (time.Time, bool) {
+	if at := r.due(); at != 0 {
+		return r.port.clock.Time(at), true
+	}
+	return time.Time{}, false
+}
+
+// due is Deadline in nanoseconds of the port's clock; 0 is none.
+func (r *ReactionPoint) due() int64 {
 	if !r.active {
-		return time.Time{}, false
+		return 0
 	}
 	at := int64(math.MaxInt64)
 	if r.rc < r.rt || r.rt < r.port.ceil && r.port.ai|r.port.hai != 0 {
@@ -195,30 +212,38 @@ func (r *ReactionPoint) Deadline() (time.Time, bool) {
 		at = min(at, r.cutAt)
 	}
 	if at == math.MaxInt64 {
-		return time.Time{}, false
+		return 0
 	}
-	return r.port.clock.Time(at), true
+	return at
 }
 
-// enter returns now on the port's clock, and not less than before.
-func (r *ReactionPoint) enter(now time.Time) int64 {
-	r.last = max(r.last, r.port.clock.At(now))
+// enter returns ns, but not less than before.
+func (r *ReactionPoint) enter(ns int64) int64 {
+	r.last = max(r.last, ns)
 	return r.last
 }
 
 func (r *ReactionPoint) run(ns int64) {
-	if r.port.params.Algorithm == AlgorithmNVIDIA {
-		r.nvidiaRun(ns)
-	} else {
+	if r.port.params.Algorithm == AlgorithmPaper {
 		r.paperRun(ns, ns)
+	} else {
+		r.nvidiaRun(ns)
 	}
 }
 
 // start puts the limiter in place.
-func (r *ReactionPoint) start() {
-	r.active = true
+func (r *ReactionPoint) start(ns int64) {
+	r.active, r.last = true, ns
 	r.rc, r.rt = r.port.ceil, r.port.ceil
-	r.alpha = r.port.params.InitialAlphaValue
+	r.alpha = r.port.params.InitialAlphaValue << (alphaShift - 10)
+}
+
+// release takes the limiter off after an increase that has brought the rate back
+// to the ceiling, unless a CNP waits for the end of a period.
+func (r *ReactionPoint) release() {
+	if r.port.params.Release && r.active && r.rc == r.port.ceil && !r.cutMark {
+		*r = ReactionPoint{port: r.port}
+	}
 }
 
 // elapse counts the periods that have ended by now, the first of them at *at,
@@ -239,16 +264,23 @@ func elapse(at *int64, period, now int64) uint64 {
 func (r *ReactionPoint) runTimer(ns int64) {
 	if n := elapse(&r.timerAt, r.port.timeReset, ns); n != 0 {
 		r.increase(n, &r.t, r.bc)
+		r.release()
 	}
+}
+
+// blend is the update of alpha with a mark: alpha = g' alpha + (1 - g').
+func (r *ReactionPoint) blend() {
+	g := uint64(r.port.params.DceTcpG)
+	r.alpha = uint32(uint64(r.alpha)*g>>10+(alphaOne-g)<<(alphaShift-10)) & r.port.alphaMask
 }
 
 // decay takes n periods without a CNP off alpha and returns the steps of its
 // loop. Rounding down makes each step lose at least 1, so that alpha reaches 0
 // and the loop ends whatever n is: after 15,489 steps with the slowest g, 1/1024.
 func (r *ReactionPoint) decay(n uint64) (steps int) {
-	a, g := uint64(r.alpha), uint64(r.port.params.DceTcpG)
+	a, g, mask := uint64(r.alpha), uint64(r.port.params.DceTcpG), uint64(r.port.alphaMask)
 	for ; n > 0 && a != 0; n-- {
-		a = a * g >> 10
+		a = a * g >> 10 & mask
 		steps++
 	}
 	r.alpha = uint32(a)
@@ -273,12 +305,16 @@ func (r *ReactionPoint) increase(n uint64, own *uint32, other uint32) (steps int
 		}
 		var add uint64
 		var constant bool
-		if p.params.Algorithm == AlgorithmNVIDIA {
-			add, constant = p.nvidiaAdd(*own, other)
-			*own = addSat(*own, 1)
-		} else {
+		switch p.params.Algorithm {
+		case AlgorithmPaper:
 			*own = addSat(*own, 1)
 			add, constant = p.paperAdd(*own, other)
+		case AlgorithmNS3:
+			add, constant = p.ns3Add(*own)
+			*own = addSat(*own, 1)
+		default:
+			add, constant = p.nvidiaAdd(*own, other)
+			*own = addSat(*own, 1)
 		}
 		n--
 		gap := r.rt - r.rc

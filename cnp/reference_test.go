@@ -8,8 +8,7 @@ import (
 
 // reference is DCQCN in real numbers, straight from the equations: one event at
 // a time, in order of time, and no shortcut. It shares no code with the package.
-// Times are nanoseconds, rates bits per second. Alpha is 0..1 in the paper's
-// algorithm; in NVIDIA's it is whole numbers of 1/1024, as the algorithm has it.
+// Times are nanoseconds, rates bits per second, alpha is 0..1. It knows no release.
 type reference struct {
 	p             cnp.Params
 	rc, rt, alpha float64
@@ -31,17 +30,14 @@ func newReference(p cnp.Params, line float64) *reference {
 	return m
 }
 
-func (m *reference) nvidia() bool { return m.p.Algorithm == cnp.AlgorithmNVIDIA }
+func (m *reference) nvidia() bool { return m.p.Algorithm != cnp.AlgorithmPaper }
 
 func (m *reference) cnp(now int64) {
 	first := !m.on
 	m.on = true
 	if first {
 		m.rc, m.rt = m.ceil, m.ceil
-		m.alpha = float64(m.p.InitialAlphaValue)
-		if !m.nvidia() {
-			m.alpha /= 1024
-		}
+		m.alpha = float64(m.p.InitialAlphaValue) / 1024
 	}
 	if m.nvidia() {
 		if first {
@@ -55,7 +51,7 @@ func (m *reference) cnp(now int64) {
 		} else {
 			m.advance(now, now)
 		}
-		m.flagA, m.flagC = true, true
+		m.flagA, m.flagC = !first || m.p.Algorithm == cnp.AlgorithmNVIDIA, true
 		return
 	}
 	if !first {
@@ -101,15 +97,12 @@ func (m *reference) advance(now, timerTo int64) {
 		}
 		if m.alphaAt == next {
 			m.alphaAt += int64(m.p.DceTcpRtt) * 1000
-			if m.nvidia() {
-				m.alpha = math.Floor(m.alpha * float64(m.p.DceTcpG) / 1024)
-				if m.flagA {
-					m.alpha = math.Min(m.alpha+1024-float64(m.p.DceTcpG), 1023)
-				}
-				m.flagA = false
-			} else {
-				m.alpha *= float64(m.p.DceTcpG) / 1024
+			old := float64(m.p.DceTcpG) / 1024
+			m.alpha *= old
+			if m.flagA {
+				m.alpha += 1 - old
 			}
+			m.flagA = false
 		}
 		if m.nvidia() && m.monitorAt == next {
 			m.monitorAt += int64(m.p.RateReduceMonitorPeriod) * 1000
@@ -118,7 +111,7 @@ func (m *reference) advance(now, timerTo int64) {
 				if m.p.ClampTgtRate || m.BC > 0 || m.p.ClampTgtRateAfterTimeInc && m.T > 0 {
 					m.rt = m.rc
 				}
-				cut := m.rc * m.alpha / math.Exp2(float64(m.p.RpgGd))
+				cut := m.rc * m.alpha * 1024 / math.Exp2(float64(m.p.RpgGd))
 				cut = math.Min(cut, m.rc*(1-float64(m.p.RpgMinDecFac)/100))
 				m.rc = math.Max(m.rc-cut, float64(m.p.RpgMinRate)*1e6)
 				m.T, m.BC, m.bytes = 0, 0, 0
@@ -135,7 +128,15 @@ func (m *reference) advance(now, timerTo int64) {
 func (m *reference) event(stage *int) {
 	F := int(m.p.RpgThreshold)
 	ai, hai := float64(m.p.RpgAIRate)*1e6, float64(m.p.RpgHAIRate)*1e6
-	if m.nvidia() {
+	if m.p.Algorithm == cnp.AlgorithmNS3 {
+		switch {
+		case m.T > F:
+			m.rt += hai
+		case m.T == F:
+			m.rt += ai
+		}
+		*stage++
+	} else if m.nvidia() {
 		switch {
 		case min(m.T, m.BC) > F:
 			m.rt += hai
