@@ -231,7 +231,7 @@ func TestNVIDIAAlphaInReals(t *testing.T) {
 	}
 }
 
-// Rule RP-12: a flow that is back at its ceiling has no limiter, and its next CNP is a first one.
+// Rule RP-13: a flow that is back at its ceiling has no limiter, and its next CNP is a first one.
 func TestRelease(t *testing.T) {
 	for name, p := range map[string]cnp.Params{"paper": cnp.Paper(), "nvidia": cnp.NVIDIA(), "ns3": cnp.NS3(40 * gig)} {
 		for _, release := range []bool{false, true} {
@@ -278,7 +278,7 @@ func TestRelease(t *testing.T) {
 	require.False(t, r.Limited())
 }
 
-// Rule RP-13: in the code of ns-3 the first CNP does not count into alpha; the stage of the timer
+// Rule RP-14: in the code of ns-3 the first CNP does not count into alpha; the stage of the timer
 // alone decides; the worked numbers are by hand.
 func TestNS3WorkedNumbers(t *testing.T) {
 	const g = 255.0 / 256
