@@ -4,12 +4,17 @@ import (
 	"testing"
 
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
 func FuzzHeaders(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(unhex(f, "8100ffff 40000118 00000000"))
 	f.Add(unhex(f, "1140ffff 3f000011 7f000003 1f000001"))
+	seeds.Into(f).Packets(func(s *seeds.Frame) []any {
+		b := s.Frame.Transport
+		return []any{b[:min(len(b), 48)]}
+	})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		checkBytes[bth.Header](t, bth.Size, b)
 		checkBytes[bth.DETH](t, bth.DETHSize, b)
@@ -32,6 +37,7 @@ func FuzzPacket(f *testing.F) {
 		f.Add(p.AppendTo(nil), 40)
 	}
 	f.Add([]byte{0xff, 0}, 16)
+	seeds.Into(f).Packets(func(s *seeds.Frame) []any { return []any{s.Frame.Transport, len(s.Frame.Transport)} })
 	f.Fuzz(checkFuzzedPacket)
 }
 

@@ -6,12 +6,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
 func FuzzHeader(f *testing.F) {
 	f.Add(k01Packet(f))
 	f.Add([]byte{0x81})
+	seeds.Into(f).Packets(func(s *seeds.Frame) []any {
+		if s.Frame.Packet.Opcode != bth.CNP {
+			return nil
+		}
+		return []any{s.Frame.Transport}
+	})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := bytes.Clone(b)
 		before := cnp.New(1, 2)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/roce-go/roce/crc"
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
 // FuzzKernels holds every kernel against the bitwise reference, at the alignment
@@ -20,6 +21,10 @@ func FuzzKernels(f *testing.F) {
 	}
 	f.Add(packet(1100), uint16(40), byte(63), ^uint32(0))
 	f.Add([]byte{0x60, 0, 0, 0, 0, 0, 0x1b}, uint16(7), byte(0), uint32(0))
+	seeds.Into(f).Packets(func(s *seeds.Frame) []any {
+		n := len(s.Frame.NetPacket) - crc.Size
+		return []any{s.Frame.NetPacket[:n], uint16(n / 2), byte(n % 64), uint32(n)}
+	})
 	f.Fuzz(func(t *testing.T, data []byte, cut uint16, align byte, r uint32) {
 		buf := append(make([]byte, align%64, len(data)+128), data...)[align%64:]
 		n := min(int(cut), len(buf))

@@ -10,6 +10,7 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
+	"github.com/roce-go/roce/fuzz/seeds"
 	"github.com/roce-go/roce/qp"
 )
 
@@ -90,6 +91,13 @@ func FuzzPort(f *testing.F) {
 			f.Add(b)
 		}
 	}
+	seeds.Into(f).Flows(func(i int) byte {
+		mode := byte(modeAdapt | modeRecv | i%8<<4)
+		if i%5 == 0 {
+			mode |= modePost
+		}
+		return mode
+	}, func(b []byte) []any { return []any{b} })
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if len(in) > 1<<16 {
 			t.Skip()

@@ -7,6 +7,7 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
+	"github.com/roce-go/roce/fuzz/seeds"
 	"github.com/roce-go/roce/qp/conform"
 )
 
@@ -114,6 +115,8 @@ func FuzzWatch(f *testing.F) {
 		f.Add(b, uint64(1), byte(0))
 		f.Add(b, uint64(2), byte(0xff))
 	}
+	seeds.Into(f).Flows(func(int) byte { return 5 << 4 },
+		func(b []byte) []any { return []any{b, uint64(len(b)), byte(len(b))} })
 	f.Fuzz(func(t *testing.T, in []byte, seed uint64, mode byte) {
 		if len(in) > 1<<16 {
 			t.Skip()

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
 func FuzzFrame(f *testing.F) {
@@ -28,6 +29,7 @@ func FuzzFrame(f *testing.F) {
 	for _, x := range loadTunnels(f) {
 		f.Add(uint16(frame.Ethernet), x.b, len(x.b), uint16(0))
 	}
+	seeds.Into(f).Each(func(s *seeds.Frame) []any { return []any{uint16(s.Link), s.Data, s.WireLen, uint16(0)} })
 	f.Fuzz(func(t *testing.T, link uint16, b []byte, wireLen int, port uint16) {
 		d := frame.Finder{UDPPort: port}
 		checkBytes(t, frame.Link(link), b, wireLen, d)

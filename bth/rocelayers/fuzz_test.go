@@ -9,7 +9,9 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/rocelayers"
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
 // FuzzBTH holds our layers against bth.Packet on any transport packet: both take
@@ -22,6 +24,7 @@ func FuzzBTH(f *testing.F) {
 			f.Add(s.data[42:])
 		}
 	}
+	seeds.Into(f).Packets(func(s *seeds.Frame) []any { return []any{s.Frame.Transport} })
 	f.Fuzz(func(t *testing.T, data []byte) {
 		before := bytes.Clone(data)
 		var want bth.Packet
@@ -73,6 +76,12 @@ func FuzzFrame(f *testing.F) {
 	for _, d := range l.DecodingLayers() {
 		parser.AddDecodingLayer(d)
 	}
+	seeds.Into(f).Each(func(s *seeds.Frame) []any {
+		if s.Link != frame.Ethernet {
+			return nil
+		}
+		return []any{s.Data}
+	})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := gopacket.NewPacket(data, layers.LinkTypeEthernet, gopacket.NoCopy)
 		rocelayers.CheckICRC(p.NetworkLayer())

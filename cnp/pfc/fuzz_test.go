@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/roce-go/roce/cnp/pfc"
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
 func FuzzDecode(f *testing.F) {
@@ -12,6 +13,12 @@ func FuzzDecode(f *testing.F) {
 		f.Add(unhex(f, c.hex))
 	}
 	f.Add([]byte{})
+	seeds.Into(f).Each(func(s *seeds.Frame) []any {
+		if s.EtherType() != 0x8808 {
+			return nil
+		}
+		return []any{s.Data}
+	})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := bytes.Clone(b)
 		before := pfc.Frame{Enable: 0x1234}

@@ -22,6 +22,7 @@ import (
 	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/examples/internal/term"
+	"github.com/roce-go/roce/fuzz/seeds"
 	"github.com/roce-go/roce/reth"
 )
 
@@ -508,6 +509,7 @@ func FuzzDump(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(b)
+	seeds.Into(f).Starts()
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, args := range [][]string{{"-json", "-all", "-"}, {"-json", "-summary", "-"}, {"-all", "-"}, {"-summary", "-"}} {
 			code, out, errs := exec(b, args...)

@@ -1,7 +1,8 @@
-// Corpus makes seeds for the fuzz targets of the module out of captures.
+// Corpus writes seeds for a fuzz target of yours out of captures.
 package main
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
@@ -9,158 +10,119 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
+
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
-const usage = `usage: corpus [-root DIR] [-limit N] [-list] [CAPTURE...]
+const usage = `usage: corpus -frames DIR [options] [CAPTURE...]
 
-Reads pcap and pcapng files (by default fuzz/captures/*.pcap), chooses frames
-that are unlike each other, and writes them as seeds for every fuzz target of the
-module, each in the form that it eats, to the testdata/fuzz folders. Seeds that
-an earlier run wrote, testdata/fuzz/*/capture-*, are replaced; others are left.
+Reads pcap and pcapng files (by default the captures of this module), chooses
+frames that are unlike each other, the shortest of each kind, and writes each as
+a seed into DIR, as NAME-NUMBER of its capture. A file that is there already and
+differs is left alone and reported.
 
-  -root DIR   the module's folder (default .)
-  -limit N    most bytes of seeds for a target (default 40000)
-  -list       list the targets and what they eat, and write nothing
-  -h          this text
+  -frames DIR   where to write, such as testdata/fuzz/FuzzReceive: go test takes
+                seeds of func(t *testing.T, b []byte) from there
+  -part PART    what of a frame: frame (all of it, the default), network (from
+                the IP header or GRH to the ICRC), packet (from the BTH to the
+                ICRC). The last two leave out frames that are no RoCE
+  -raw          write plain bytes, as libFuzzer and AFL read them, instead of
+                go test's format
+  -h            this text
 
-Exit code: 0 all is well; 2 bad usage, a file that cannot be read or written.
+The fuzz targets of this module need no seed files: they are seeded at run time,
+with more captures where ROCE_CAPTURES lists some:
+
+    ROCE_CAPTURES=$PWD/my.pcap go test -run '^$' -fuzz '^FuzzPort$' ./fuzz
+
+Exit code: 0 all is well; 2 bad usage, a file that cannot be read or written, or
+one in DIR that differs.
 `
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
+// parts are what may be written of a frame; nil is nothing.
+var parts = map[string]func(s *seeds.Frame) []byte{
+	"frame": func(s *seeds.Frame) []byte { return s.Data },
+	"network": func(s *seeds.Frame) []byte {
+		if !s.RoCE {
+			return nil
+		}
+		return s.Frame.NetPacket
+	},
+	"packet": func(s *seeds.Frame) []byte {
+		if !s.RoCE {
+			return nil
+		}
+		return s.Frame.Transport
+	},
+}
+
 func run(args []string, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("corpus", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	root := fs.String("root", ".", "")
-	limit := fs.Int("limit", 40_000, "")
-	list := fs.Bool("list", false, "")
+	dir := fs.String("frames", "", "")
+	part := fs.String("part", "frame", "")
+	raw := fs.Bool("raw", false, "")
+	fail := func(format string, args ...any) int {
+		fmt.Fprintf(stderr, "corpus: "+format+"\n", args...)
+		return 2
+	}
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, usage)
 		return 0
 	} else if err != nil {
-		fmt.Fprintf(stderr, "corpus: %v (corpus -h explains)\n", err)
-		return 2
+		return fail("%v (corpus -h explains)", err)
 	}
-	if *list {
-		for _, t := range targets {
-			from := "captures"
-			if t.seeds == nil {
-				from = "its own"
-			}
-			fmt.Fprintf(stdout, "%-28s %-18s seeds: %-9s eats: %s\n", t.pkg, t.name, from, t.eats)
-		}
-		return 0
+	if *dir == "" {
+		return fail("-frames DIR is missing: where shall the seeds go? (corpus -h explains)")
 	}
-	if _, err := os.Stat(filepath.Join(*root, "go.mod")); err != nil {
-		fmt.Fprintf(stderr, "corpus: %v; run it in the module's folder, or name that with -root\n", err)
-		return 2
+	of := parts[*part]
+	if of == nil {
+		return fail("-part %q: give frame, network or packet", *part)
 	}
-	names := fs.Args()
-	if len(names) == 0 {
-		names, _ = filepath.Glob(filepath.Join(*root, "fuzz/captures/*.pcap"))
-	}
-	files, err := generate(names, *limit)
-	if err == nil {
-		err = write(*root, files, stdout)
-	}
+	c, err := read(fs.Args())
 	if err != nil {
-		fmt.Fprintf(stderr, "corpus: %v\n", err)
+		return fail("%v", err)
+	}
+	if err := os.MkdirAll(*dir, 0o777); err != nil {
+		return fail("%v", err)
+	}
+	n, size, differ := 0, 0, 0
+	for _, s := range c.Chosen {
+		b := of(s)
+		if b == nil {
+			continue
+		}
+		if !*raw {
+			b = []byte("go test fuzz v1\n[]byte(" + strconv.Quote(string(b)) + ")\n")
+		}
+		name := filepath.Join(*dir, s.Name())
+		if old, err := os.ReadFile(name); err == nil && !bytes.Equal(old, b) {
+			fmt.Fprintf(stderr, "corpus: %s is there and differs; left alone\n", name)
+			differ++
+			continue
+		}
+		if err := os.WriteFile(name, b, 0o666); err != nil {
+			return fail("%v", err)
+		}
+		n++
+		size += len(b)
+	}
+	fmt.Fprintf(stdout, "%d seeds, %d bytes, in %s\n", n, size, *dir)
+	if differ > 0 {
 		return 2
+	}
+	if n == 0 {
+		return fail("the captures hold no such frame")
 	}
 	return 0
 }
 
-const prefix = "capture-"
-
-// generate returns the seed files by their paths in the module.
-func generate(names []string, limit int) (map[string][]byte, error) {
+func read(names []string) (*seeds.Corpus, error) {
 	if len(names) == 0 {
-		return nil, errors.New("there are no captures; name some")
+		return seeds.Captures()
 	}
-	c, err := load(names)
-	if err != nil {
-		return nil, err
-	}
-	files := make(map[string][]byte)
-	for _, t := range targets {
-		if t.seeds == nil {
-			continue
-		}
-		size := 0
-		seen := make(map[string]bool)
-		for _, s := range t.seeds(c) {
-			b, err := encode(s.args)
-			if err != nil {
-				return nil, fmt.Errorf("%s.%s: %w", t.pkg, t.name, err)
-			}
-			if seen[string(b)] || size+len(b) > limit {
-				continue
-			}
-			seen[string(b)] = true
-			size += len(b)
-			files[filepath.Join(t.dir(), prefix+s.from)] = b
-		}
-	}
-	return files, nil
+	return seeds.Read(names...)
 }
 
-func (t *target) dir() string { return filepath.Join(t.pkg, "testdata/fuzz", t.name) }
-
-// encode writes arguments in the form that go test reads.
-func encode(args []any) ([]byte, error) {
-	var b strings.Builder
-	b.WriteString("go test fuzz v1\n")
-	for _, a := range args {
-		switch v := a.(type) {
-		case []byte:
-			b.WriteString("[]byte(" + strconv.Quote(string(v)) + ")\n")
-		case string:
-			b.WriteString("string(" + strconv.Quote(v) + ")\n")
-		case bool, int, uint16, uint32, uint64:
-			fmt.Fprintf(&b, "%T(%v)\n", v, v)
-		case byte:
-			b.WriteString("byte(" + strconv.QuoteRuneToASCII(rune(v)) + ")\n")
-		default:
-			return nil, fmt.Errorf("a seed of type %T", v)
-		}
-	}
-	return []byte(b.String()), nil
-}
-
-// write replaces the seeds below root.
-func write(root string, files map[string][]byte, stdout io.Writer) error {
-	total := 0
-	for _, t := range targets {
-		dir := filepath.Join(root, t.dir())
-		old, err := filepath.Glob(filepath.Join(dir, prefix+"*"))
-		if err != nil {
-			return err
-		}
-		for _, name := range old {
-			if err := os.Remove(name); err != nil {
-				return err
-			}
-		}
-		n, size := 0, 0
-		for name, b := range files {
-			if filepath.Dir(name) != t.dir() {
-				continue
-			}
-			if n == 0 {
-				if err := os.MkdirAll(dir, 0o777); err != nil {
-					return err
-				}
-			}
-			if err := os.WriteFile(filepath.Join(root, name), b, 0o666); err != nil {
-				return err
-			}
-			n++
-			size += len(b)
-		}
-		total += size
-		fmt.Fprintf(stdout, "%-28s %-18s %4d seeds %8d bytes\n", t.pkg, t.name, n, size)
-	}
-	fmt.Fprintf(stdout, "%d bytes in all\n", total)
-	return nil
-}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/fuzz/mutator"
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
 // FuzzMutate changes fuzzed frames with fuzzed choices, and holds what the modes
@@ -14,6 +15,9 @@ func FuzzMutate(f *testing.F) {
 	for i, r := range built() {
 		f.Add(r.Data, uint16(r.Link), uint16(0), uint64(i), byte(i))
 	}
+	seeds.Into(f).Each(func(s *seeds.Frame) []any {
+		return []any{s.Data, uint16(s.Link), uint16(0), uint64(s.Number), byte(s.Number)}
+	})
 	f.Fuzz(func(t *testing.T, b []byte, link, cut uint16, seed uint64, mode byte) {
 		cfg := mutator.Config{
 			Seed: seed, ICRC: mutator.ICRC(mode % 3), Lengths: mutator.Lengths(mode / 3 % 2),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/roce-go/roce/fuzz/seeds"
 	"github.com/roce-go/roce/qp/cm"
 )
 
@@ -20,6 +21,12 @@ func FuzzMessage(f *testing.F) {
 			f.Add(b)
 		}
 	}
+	seeds.Into(f).Packets(func(s *seeds.Frame) []any {
+		if p := &s.Frame.Packet; p.DestQP == 1 && len(p.Payload) == cm.Size {
+			return []any{p.Payload}
+		}
+		return nil
+	})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m := cm.Message{Header: cm.NewHeader(cm.AttrREQ, 0x0123456789abcdef)}
 		in := bytes.Clone(b)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/crc"
+	"github.com/roce-go/roce/fuzz/seeds"
 	"github.com/roce-go/roce/qp/conform"
 )
 
@@ -28,6 +29,7 @@ func FuzzWatcher(f *testing.F) {
 		}
 		f.Add(b)
 	}
+	seeds.Into(f).Flows(func(int) byte { return 7 }, func(b []byte) []any { return []any{b} })
 	f.Fuzz(func(t *testing.T, in []byte) {
 		for _, cfg := range []conform.Config{{MaxFlows: 4, Window: 16}, {Complete: true, Window: 64}} {
 			w, err := conform.New(cfg)

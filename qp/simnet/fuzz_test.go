@@ -8,6 +8,7 @@ import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
 // Any frame through a switch that marks all: nothing panics, and a RoCE packet
@@ -24,6 +25,12 @@ func FuzzSwitch(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(bytes.Repeat([]byte{0xff}, 60))
 	f.Add(append(append(bytes.Repeat([]byte{2}, 12), 0x81, 0), 0x88, 0xa8, 0x81))
+	seeds.Into(f).Each(func(s *seeds.Frame) []any {
+		if s.Link != frame.Ethernet {
+			return nil
+		}
+		return []any{s.Data}
+	})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > 2000 {
 			return

@@ -16,6 +16,7 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
 // got is a record that stays.
@@ -495,6 +496,7 @@ func FuzzReader(f *testing.F) {
 	w.simple(9, "simplexx")
 	w.oldPacket(0, 1, 4, "old")
 	f.Add(w.b)
+	seeds.Into(f).Starts()
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := bytes.Clone(b)
 		d, err := capture.NewReader(bytes.NewReader(b))

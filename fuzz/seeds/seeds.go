@@ -1,0 +1,147 @@
+// Package seeds chooses frames out of captures that are unlike each other, as
+// seeds for fuzz targets: one frame of each kind (link, network header, tags,
+// opcode, kind of response, flags, class of length), the shortest.
+//
+//	func FuzzReceive(f *testing.F) {
+//		seeds.Into(f).Packets(func(s *seeds.Frame) []any { return []any{s.Frame.Transport} })
+//		f.Fuzz(func(t *testing.T, packet []byte) { ... })
+//	}
+//
+// The fuzz targets of this module are seeded so, at run time: only what a fuzzer
+// found or a person wrote lies in testdata/fuzz.
+package seeds
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/fuzz/captures"
+)
+
+// Env names the environment variable that lists more captures, separated as in
+// PATH. Captures reads them too.
+const Env = "ROCE_CAPTURES"
+
+// Frame is one captured frame.
+type Frame struct {
+	capture.Record             // its Data stays valid
+	File           string      // the capture's name, without folder and extension
+	RoCE           bool        // Frame holds what it is
+	Frame          frame.Frame // views of Data
+}
+
+// Name returns "FILE-NUMBER".
+func (s *Frame) Name() string { return fmt.Sprintf("%s-%d", s.File, s.Number) }
+
+// File is one capture.
+type File struct {
+	Name   string // without folder and extension
+	Bytes  []byte // the file as it is
+	Frames []*Frame
+}
+
+// Corpus is what seeds are made of.
+type Corpus struct {
+	Files  []*File
+	Chosen []*Frame // one of each kind over all files, the shortest first
+}
+
+// Captures returns the corpus of the module's own captures, and of those that
+// the environment variable ROCE_CAPTURES names.
+func Captures() (*Corpus, error) {
+	c := new(Corpus)
+	entries, err := captures.Files.ReadDir(".")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		b, err := captures.Files.ReadFile(e.Name())
+		if err != nil {
+			return nil, err
+		}
+		if err := c.add(e.Name(), b); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range filepath.SplitList(os.Getenv(Env)) {
+		if err := c.read(name); err != nil {
+			return nil, fmt.Errorf("%s: %w", Env, err)
+		}
+	}
+	c.choose()
+	return c, nil
+}
+
+// Read returns the corpus of the named pcap and pcapng files.
+func Read(names ...string) (*Corpus, error) {
+	c := new(Corpus)
+	for _, name := range names {
+		if err := c.read(name); err != nil {
+			return nil, err
+		}
+	}
+	c.choose()
+	return c, nil
+}
+
+func (c *Corpus) read(name string) error {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	return c.add(name, b)
+}
+
+// add reads a capture. One that ends inside a record gives what came before.
+func (c *Corpus) add(name string, b []byte) error {
+	base := filepath.Base(name)
+	f := &File{Name: strings.TrimSuffix(base, filepath.Ext(base)), Bytes: b}
+	r, err := capture.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	for {
+		s := &Frame{File: f.Name}
+		if err = r.Next(&s.Record); err != nil {
+			break
+		}
+		s.Data = bytes.Clone(s.Data)
+		s.RoCE = frame.Finder{}.Decode(s.Link, s.Data, s.WireLen, &s.Frame) == nil
+		f.Frames = append(f.Frames, s)
+	}
+	if err != io.EOF && !errors.Is(err, capture.ErrTruncated) {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	c.Files = append(c.Files, f)
+	return nil
+}
+
+// choose fills Chosen.
+func (c *Corpus) choose() {
+	best := map[kind]*Frame{}
+	var order []kind
+	for _, f := range c.Files {
+		for _, s := range f.Frames {
+			k := s.kind()
+			have := best[k]
+			if have == nil {
+				order = append(order, k)
+			}
+			if have == nil || len(s.Data) < len(have.Data) {
+				best[k] = s
+			}
+		}
+	}
+	for _, k := range order {
+		c.Chosen = append(c.Chosen, best[k])
+	}
+	slices.SortStableFunc(c.Chosen, func(a, b *Frame) int { return len(a.Data) - len(b.Data) })
+}
