@@ -125,4 +125,3 @@ func read(names []string) (*seeds.Corpus, error) {
 	}
 	return seeds.Read(names...)
 }
-
