@@ -1,6 +1,7 @@
 package mutator
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/roce-go/roce/bth"
@@ -176,7 +177,9 @@ func (m *Mutator) payload(k Kind, rep *Report) {
 	default:
 		n = 256<<m.rng.IntN(5) + []int{-4, -1, 0, 1, 4}[m.rng.IntN(5)]
 	}
-	n = min(n, most)
+	if n = min(n, most); n == old {
+		return
+	}
 	m.resize(n)
 	if n > old {
 		for i := from + old; i < from+n; i++ {
@@ -214,6 +217,9 @@ func (m *Mutator) addresses(k Kind, rep *Report) {
 	}
 	src, dst := w.b[at:at+n], w.b[at+n:at+2*n]
 	if k == AddressSwap {
+		if bytes.Equal(src, dst) {
+			return
+		}
 		for i := range src {
 			src[i], dst[i] = dst[i], src[i]
 		}
@@ -233,6 +239,9 @@ func (m *Mutator) options(rep *Report) {
 	n := 0
 	if old == 0 || m.rng.IntN(2) == 0 {
 		n = 4 * (1 + m.rng.IntN(10))
+	}
+	if n == old {
+		n = 0
 	}
 	w.splice(at, old, n)
 	for i := 0; i < n; i += 4 {

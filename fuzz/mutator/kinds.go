@@ -197,6 +197,32 @@ func (s Kinds) nth(i int) Kind {
 	return None
 }
 
+// after returns the kinds that may not follow a change of kind k in the same
+// frame, because they could undo or drop it: k itself, other opcodes after an
+// opcode, whatever moves headers and payload after a change inside these. Bits
+// flipped anywhere stand alone.
+func after(k Kind) Kinds {
+	if k == Flip {
+		return FieldKinds.AndNot(KindsOf(Trailing))
+	}
+	s := KindsOf(k, Flip)
+	switch {
+	case opcodeKinds.Has(k):
+		s = s.Or(opcodeKinds)
+	case lengthKinds.Has(k) || ExtKinds.Has(k) || k == PadCnt || k == PayloadFlip:
+		s = s.Or(opcodeKinds).Or(lengthKinds)
+	case vlanKinds.Has(k):
+		s = s.Or(vlanKinds)
+	}
+	return s
+}
+
+var (
+	opcodeKinds = kindRange(OpcodeService, Relabel)
+	lengthKinds = KindsOf(PayloadTruncate, PayloadExtend, PayloadMTU, Cut)
+	vlanKinds   = kindRange(VLANAdd, VLANTag)
+)
+
 // ErrKind means a name that is neither a kind nor a group.
 var ErrKind = errors.New("mutator: unknown kind of change")
 

@@ -14,6 +14,7 @@
 package mutator
 
 import (
+	"bytes"
 	"errors"
 	"math/rand/v2"
 	"strconv"
@@ -164,7 +165,31 @@ func (m *Mutator) Mutate(n uint64, link frame.Link, b []byte, wireLen int, dst [
 		rep.Kept = true
 		return w.b
 	}
-	rep.RoCE = m.locate(link, b, wireLen, rep)
+	for try := 0; ; try++ {
+		rep.RoCE = m.locate(link, b, wireLen, rep)
+		if try < tries {
+			m.changes(rep)
+		}
+		if rep.RoCE {
+			m.repair(rep)
+		}
+		if try == tries || len(rep.Changes()) == 0 || !m.unchanged(b, rep) {
+			break
+		}
+		// What was changed was repaired again: another change, or at last none.
+		w.b = append(w.b[:w.start], b...)
+		*rep = Report{Frame: n, ICRC: m.cfg.ICRC}
+	}
+	out := w.b
+	w.b, w.found = nil, frame.Frame{}
+	return out
+}
+
+// tries bounds how often a frame that came out as it went in is changed anew.
+const tries = 4
+
+// changes makes up to Config.Changes changes, none of which undoes another.
+func (m *Mutator) changes(rep *Report) {
 	kinds := m.cfg.Kinds.And(FieldKinds)
 	for range 1 + m.rng.IntN(m.cfg.Changes) {
 		can := kinds.And(m.applicable(rep.RoCE))
@@ -172,14 +197,24 @@ func (m *Mutator) Mutate(n uint64, link frame.Link, b []byte, wireLen int, dst [
 		if c == 0 {
 			break
 		}
-		m.apply(can.nth(m.rng.IntN(c)), rep)
+		k := can.nth(m.rng.IntN(c))
+		m.apply(k, rep)
+		kinds = kinds.AndNot(after(k))
 	}
-	if rep.RoCE {
-		m.repair(rep)
+}
+
+// unchanged reports whether the frame is as it was, an ICRC that was broken on
+// purpose left out.
+func (m *Mutator) unchanged(b []byte, rep *Report) bool {
+	out := m.w.b[m.w.start:]
+	if len(out) != len(b) {
+		return false
 	}
-	out := w.b
-	w.b, w.found = nil, frame.Frame{}
-	return out
+	if rep.RoCE && m.cfg.ICRC == ICRCBad {
+		end := m.w.end - m.w.start
+		return bytes.Equal(out[:end-bth.ICRCSize], b[:end-bth.ICRCSize]) && bytes.Equal(out[end:], b[end:])
+	}
+	return bytes.Equal(out, b)
 }
 
 // locate finds the parts of the frame, and closes a packet that the capture cut

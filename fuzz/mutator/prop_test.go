@@ -148,6 +148,55 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestNothingUndone: a frame with changes in its report is not the frame that
+// went in, and no field is reported twice; nor does any change drop another: the
+// value of each field reported stands in the frame.
+func TestNothingUndone(t *testing.T) {
+	recs := append(built(), captured(t)...)
+	want := func(out *frame.Frame) map[mutator.Kind]uint64 {
+		p := &out.Packet
+		return map[mutator.Kind]uint64{
+			mutator.DestQP: uint64(p.DestQP), mutator.PSN: uint64(p.PSN), mutator.PKey: uint64(p.PKey),
+			mutator.RETHRKey: uint64(p.RETH.RKey), mutator.RETHLength: uint64(p.RETH.DMALen), mutator.AETHMSN: uint64(p.AETH.MSN),
+			mutator.Immediate: uint64(p.ImmDt.Imm), mutator.DETHQKey: uint64(p.DETH.QKey),
+			mutator.PayloadTruncate: uint64(len(p.Payload)), mutator.PayloadExtend: uint64(len(p.Payload)),
+			mutator.OpcodeService: uint64(p.Opcode), mutator.OpcodeOther: uint64(p.Opcode),
+		}
+	}
+	checked := 0
+	for _, cfg := range []mutator.Config{
+		{Changes: 8}, {Changes: 2, Kinds: mutator.KindsOf(mutator.PSN)}, {Changes: 8, ICRC: mutator.ICRCBad},
+		{Changes: 8, Kinds: mutator.KindsOf(mutator.VLANAdd, mutator.VLANRemove, mutator.AddressSwap)},
+		{Changes: 8, Kinds: mutator.PayloadKinds.Or(mutator.KindsOf(mutator.IPv4Options))},
+		{Changes: 8, Kinds: mutator.KindsOf(mutator.PadCnt, mutator.RETHRKey, mutator.OpcodeOther, mutator.PayloadExtend, mutator.Cut)},
+		{Changes: 1, Kinds: mutator.KindsOf(mutator.Flip)},
+	} {
+		for n := range uint64(4 * len(recs)) {
+			r := &recs[n%uint64(len(recs))]
+			out, rep := mutate(t, cfg, n, r)
+			changes := rep.Changes()
+			if len(changes) == 0 {
+				continue
+			}
+			if cfg.ICRC != mutator.ICRCBad {
+				require.False(t, bytes.Equal(out, r.Data), rep.String())
+			}
+			var f frame.Frame
+			decoded := rep.RoCE && f.Decode(r.Link, out) == nil
+			seen := map[mutator.Kind]bool{}
+			for _, c := range changes {
+				require.False(t, seen[c.Kind], rep.String())
+				seen[c.Kind] = true
+				if v, ok := want(&f)[c.Kind]; ok && decoded && !rep.Has(mutator.KindsOf(mutator.Cut, mutator.PadCnt, mutator.Relabel)) {
+					checked++
+					require.Equal(t, c.New, v, "%v: %s", c.Kind, rep)
+				}
+			}
+		}
+	}
+	require.Greater(t, checked, 1000)
+}
+
 // TestAnything: bytes of any kind do no harm.
 func TestAnything(t *testing.T) {
 	links := []frame.Link{1, 101, 113, 228, 229, 276, 5}
