@@ -33,6 +33,7 @@ type options struct {
 	port               uint
 	tunnels            bool
 	vxlan              ports
+	iface              string
 	files              []string
 }
 
@@ -61,6 +62,7 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs.UintVar(&o.port, "port", frame.Port, "")
 	fs.BoolVar(&o.tunnels, "tunnels", true, "")
 	fs.Var(&o.vxlan, "vxlan", "")
+	fs.StringVar(&o.iface, "i", "", "")
 
 	var err error
 	if o.files, err = input.Parse(fs, args); errors.Is(err, flag.ErrHelp) {
@@ -71,8 +73,10 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 		return o, exitUsage, false
 	}
 	switch {
-	case len(o.files) == 0:
-		fmt.Fprintln(stderr, "rocedump: no file named; give capture files, or - to read standard input (rocedump -h explains)")
+	case len(o.files) == 0 && o.iface == "":
+		fmt.Fprintln(stderr, "rocedump: no file named; give capture files, - to read standard input, or -i INTERFACE (rocedump -h explains)")
+	case len(o.files) > 0 && o.iface != "":
+		fmt.Fprintf(stderr, "rocedump: -i %s and files: give one or the other\n", o.iface)
 	case o.port == 0 || o.port > 0xffff:
 		fmt.Fprintf(stderr, "rocedump: -port %d is no UDP port; give 1 to 65535\n", o.port)
 	default:
@@ -94,6 +98,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	// Lines that go by on the same terminal are progress enough.
 	if term.Is(stderr) && (o.summary || !term.Is(stdout)) {
 		d.progress = term.NewProgress(stderr, nil)
+	}
+	if o.iface != "" {
+		code = d.live(o.iface)
 	}
 	for _, name := range o.files {
 		code = max(code, d.file(name, stdin))
@@ -184,6 +191,28 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 		return exitUsage
 	}
 	defer f.Close()
+	return d.source(name, f, name == "-", f.Progress)
+}
+
+// live prints what comes at a network interface until an interrupt.
+func (d *dumper) live(name string) int {
+	l, stop, err := input.Live(name, d.finder)
+	if err != nil {
+		d.warn("%v", err)
+		return exitUsage
+	}
+	defer stop()
+	code := d.source(name, l, true, func() (int64, int64) { return 0, 0 })
+	if s, err := l.Stats(); err == nil && s.Dropped > 0 {
+		d.warn("%s", input.Dropped(name, s))
+	}
+	return code
+}
+
+// source goes through the records of a file or an interface and returns the exit
+// code. A live one may keep us waiting.
+func (d *dumper) source(name string, f capture.Source, live bool, progress func() (read, size int64)) int {
+	var err error
 	d.asJSON.start(name)
 	d.asText.start()
 	d.sum = newSummary()
@@ -194,7 +223,7 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 	var bad input.Links
 	found := false
 	for {
-		if name == "-" && f.Buffered() == 0 { // a live source may keep us waiting
+		if live && f.Buffered() == 0 {
 			if d.werr = d.out.Flush(); d.werr != nil {
 				return exitUsage
 			}
@@ -233,7 +262,7 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 			}
 		}
 		if d.progress != nil && d.rec.Number%1024 == 0 {
-			read, size := f.Progress()
+			read, size := progress()
 			d.progress.Update(name, read, size, d.rec.Number, "frames")
 		}
 	}

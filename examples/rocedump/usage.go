@@ -1,7 +1,7 @@
 package main
 
 const usage = `usage: rocedump [-json] [-all] [-summary] [-port N] [-vxlan N,...]
-                [-tunnels=false] FILE...
+                [-tunnels=false] FILE... | -i INTERFACE
 
 Decodes every RoCE packet in pcap and pcapng files, gzip'ed or not, checks its
 ICRC, and prints a line for each. FILE - is standard input.
@@ -16,6 +16,9 @@ read as far as they go, as those that the capture has cut.
   -summary   count instead: packets by opcode, service, destination QP and ICRC
              state, undecodable frames by reason, other frames by protocol; with
              -json an object for each file
+  -i NAME    read from a network interface (Linux, as root) until Ctrl-C. The
+             kernel must see the packets: a RNIC's own pass it by, so listen at
+             a switch's mirror port
   -port N    UDP destination port of RoCE v2 (default 4791)
   -tunnels=false
              look into no tunnel
@@ -48,8 +51,9 @@ Examples:
       rocedump -summary trace.pcapng
   the NAKs of a trace, with jq
       rocedump -json trace.pcap.gz | jq -c 'select(.aeth.kind == "nak")'
-  live, from a Linux host (the port as tcpdump's filter says)
-      tcpdump -i eth0 -U -w - udp port 4791 | rocedump -
+  live, at an interface of this host, and at one of another
+      rocedump -i eth0
+      ssh root@host tcpdump -i eth0 -U -w - udp port 4791 | rocedump -
   is any ICRC bad? the exit code tells
       rocedump -summary trace.pcap > /dev/null || echo look closer
 `

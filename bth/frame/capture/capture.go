@@ -1,10 +1,11 @@
-// Package capture reads pcap and pcapng files as a stream, frame by frame, and
-// writes pcap: what a [frame.Finder] takes and where it comes from.
+// Package capture is where the frames come from that a [frame.Finder] takes: it
+// reads pcap and pcapng files as a stream, frame by frame, and network interfaces
+// (on Linux), and writes pcap and pcapng.
 //
-// Either byte order, microsecond and nanosecond variants, any timestamp
-// resolution of pcapng, several sections and interfaces with link types of their
-// own, and gzip around all of it. No more than a fixed buffer is held, whatever
-// the input claims; nothing is allocated per record.
+// Files may have either byte order, microsecond and nanosecond variants, any
+// timestamp resolution of pcapng, several sections and interfaces with link types
+// of their own, and gzip around all of it. No more than a fixed buffer is held,
+// whatever the input claims; nothing is allocated per record.
 //
 // gopacket's pcapgo 1.1.19 is not used, because it refuses records longer than
 // the snapshot length, allocates what a file claims, panics on short pcapng

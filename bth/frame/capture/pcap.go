@@ -3,7 +3,6 @@ package capture
 import (
 	"encoding/binary"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
@@ -83,41 +82,4 @@ func (d *Reader) nextPcap(rec *Record) error {
 	rec.WireLen = int(wire)
 	rec.Data = b[pcapRecordSize:]
 	return nil
-}
-
-// Writer writes a pcap file of one link type with nanosecond timestamps,
-// little-endian. The years it can hold are 1970 to 2106.
-type Writer struct {
-	w   io.Writer
-	hdr []byte
-}
-
-// NewWriter writes the file header to w. Give it a buffered writer.
-func NewWriter(w io.Writer, link frame.Link) (*Writer, error) {
-	var h []byte
-	h = binary.LittleEndian.AppendUint32(h, magicNano)
-	h = binary.LittleEndian.AppendUint16(h, 2)
-	h = binary.LittleEndian.AppendUint16(h, 4)
-	h = append(h, make([]byte, 8)...)
-	h = binary.LittleEndian.AppendUint32(h, MaxData)
-	h = binary.LittleEndian.AppendUint32(h, uint32(link))
-	_, err := w.Write(h)
-	return &Writer{w: w, hdr: make([]byte, 0, pcapRecordSize)}, err
-}
-
-// Write writes one whole frame.
-func (w *Writer) Write(at time.Time, data []byte) error { return w.WriteCut(at, data, len(data)) }
-
-// WriteCut writes a frame that had wireLen bytes, of which data was captured.
-func (w *Writer) WriteCut(at time.Time, data []byte, wireLen int) error {
-	h := w.hdr[:0]
-	h = binary.LittleEndian.AppendUint32(h, uint32(at.Unix()))
-	h = binary.LittleEndian.AppendUint32(h, uint32(at.Nanosecond()))
-	h = binary.LittleEndian.AppendUint32(h, uint32(len(data)))
-	h = binary.LittleEndian.AppendUint32(h, uint32(wireLen))
-	if _, err := w.w.Write(h); err != nil {
-		return err
-	}
-	_, err := w.w.Write(data)
-	return err
 }

@@ -24,9 +24,13 @@ const (
 	ngEnhancedSize  = 28 // up to the data, block header counted
 	ngMaxInterfaces = 1 << 16
 
-	optEnd      = 0
-	optTSResol  = 9
-	optTSOffset = 14
+	optEnd         = 0
+	optComment     = 1
+	optName        = 2 // of an interface
+	optDescription = 3
+	optApplication = 4 // of a section
+	optTSResol     = 9
+	optTSOffset    = 14
 )
 
 type iface struct {
