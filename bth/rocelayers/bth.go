@@ -35,6 +35,9 @@ type BTH struct {
 	// before this layer. Pad and ICRC are then unknown, and what was captured of
 	// them cannot be told from payload and is left there.
 	Truncated bool
+	// MRC makes opcodes C0 to DF those of MRC. It is set before decoding; in packets
+	// of gopacket.NewPacket it is after RegisterMRC.
+	MRC bool
 
 	network gopacket.NetworkLayer
 	udp     *layers.UDP
@@ -52,6 +55,9 @@ func (b *BTH) NextLayerType() gopacket.LayerType { return b.next(LayerTypeBTH) }
 
 // next returns what follows the layer t in packets with b's opcode.
 func (b *BTH) next(t gopacket.LayerType) gopacket.LayerType {
+	if b.isMRC(&b.Header) {
+		return b.nextMRC(t)
+	}
 	if !b.Opcode.Known() || b.TVer != 0 {
 		return gopacket.LayerTypePayload
 	}
@@ -80,11 +86,8 @@ func (b *BTH) DecodeFromBytes(data []byte, df gopacket.DecodeFeedback) error {
 	if !cut {
 		end -= bth.ICRCSize
 		icrc = binary.LittleEndian.Uint32(data[end:])
-		n, rule := end-bth.Size, bth.UpToMTU
-		if h.Opcode.Known() && h.TVer == 0 {
-			n, rule = end-h.Opcode.HeaderSize(), h.Opcode.Payload()
-		}
-		if !fits(rule, n-int(h.PadCnt), h.PadCnt) {
+		n, rule := b.layout(&h)
+		if !fits(rule, end-n-int(h.PadCnt), h.PadCnt) {
 			return bth.ErrLength
 		}
 		copy(pad[:h.PadCnt], data[end-int(h.PadCnt):])
@@ -121,7 +124,7 @@ func truncated(df gopacket.DecodeFeedback) bool {
 }
 
 func decodeBTH(data []byte, p gopacket.PacketBuilder) error {
-	b := new(BTH)
+	b := &BTH{MRC: mrcWanted}
 	if err := b.DecodeFromBytes(data, p); err != nil {
 		return err
 	}

@@ -80,6 +80,22 @@ func (a after) Decode(data []byte, p gopacket.PacketBuilder) error {
 		l = &ImmDt{ext: e}
 	case LayerTypeIETH:
 		l = &IETH{ext: e}
+	case LayerTypeMETH:
+		l = &METH{ext: e}
+	case LayerTypeTSETH:
+		l = &TSETH{ext: e}
+	case LayerTypeSETH:
+		l = &SETH{ext: e}
+	case LayerTypeCCState:
+		l = &CCState{ext: e}
+	case LayerTypeNETH:
+		l = &NETH{ext: e}
+	case LayerTypePETH:
+		l = &PETH{ext: e}
+	case LayerTypeERTH:
+		l = &ERTH{ext: e}
+	case LayerTypeEETH:
+		l = &EETH{ext: e}
 	}
 	if err := l.DecodeFromBytes(data, p); err != nil {
 		return err

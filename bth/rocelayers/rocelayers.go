@@ -27,9 +27,20 @@
 //
 // # Layer types
 //
-// The layer types are the numbers 1470 to 1481, from gopacket's range for
-// applications. If another package of your program uses one of them, Register
-// panics.
+// The layer types are the numbers 1470 to 1481, and with MRC 1489, from
+// gopacket's range for applications. If another package of your program uses one
+// of them, Register or RegisterMRC panics.
+//
+// # MRC
+//
+// Opcodes C0 to DF are any manufacturer's. [RegisterMRC] makes them those of MRC
+// (package mrc, experimental), with a layer for each of its headers:
+//
+//	Ethernet, IPv4, UDP, BTH, METH, TSETH, RETH, Payload
+//	Ethernet, IPv4, UDP, BTH, SETH, CCState
+//
+// Of a packet that a switch trimmed, where the lengths of IP and UDP disagree,
+// gopacket says that it is cut, and the headers that are left become layers.
 package rocelayers
 
 import (
@@ -108,15 +119,37 @@ type Layers struct {
 	ImmDt        ImmDt
 	IETH         IETH
 	Payload      gopacket.Payload
+
+	MRC MRCLayers // of MRC, where BTH.MRC is set
+}
+
+// MRCLayers holds a layer of each of MRC's own headers.
+type MRCLayers struct {
+	METH    METH
+	TSETH   TSETH
+	SETH    SETH
+	CCState CCState
+	NETH    NETH
+	PETH    PETH
+	ERTH    ERTH
+	EETH    EETH
 }
 
 // DecodingLayers ties the layers of l together and returns them, to be given to
 // gopacket.NewDecodingLayerParser beside those for Ethernet, IP and UDP. Register
-// has to be called as well, or UDP does not know what follows it.
+// has to be called as well, or UDP does not know what follows it. Those of MRC are
+// among them where BTH.MRC is set already.
 func (l *Layers) DecodingLayers() []gopacket.DecodingLayer {
 	b := &l.BTH
 	l.RDETH.bth, l.DETH.bth, l.XRCETH.bth, l.FETH.bth, l.RETH.bth = b, b, b, b, b
 	l.AtomicETH.bth, l.AETH.bth, l.AtomicAckETH.bth, l.ImmDt.bth, l.IETH.bth = b, b, b, b, b
-	return []gopacket.DecodingLayer{&l.GRH, b, &l.RDETH, &l.DETH, &l.XRCETH, &l.FETH, &l.RETH,
+	all := []gopacket.DecodingLayer{&l.GRH, b, &l.RDETH, &l.DETH, &l.XRCETH, &l.FETH, &l.RETH,
 		&l.AtomicETH, &l.AETH, &l.AtomicAckETH, &l.ImmDt, &l.IETH, &l.Payload}
+	if b.MRC {
+		m := &l.MRC
+		m.METH.bth, m.TSETH.bth, m.SETH.bth, m.CCState.bth = b, b, b, b
+		m.NETH.bth, m.PETH.bth, m.ERTH.bth, m.EETH.bth = b, b, b, b
+		all = append(all, &m.METH, &m.TSETH, &m.SETH, &m.CCState, &m.NETH, &m.PETH, &m.ERTH, &m.EETH)
+	}
+	return all
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 // dscp is that of the data, whose priority is 3.
@@ -43,7 +44,7 @@ type experiment struct {
 	FCT99    float64 `json:"message_p99_us"`
 	FCTMax   float64 `json:"message_max_us"`
 
-	report *simnet.Report
+	report *lab.Report
 	from   time.Duration // of the second half
 	to     time.Duration
 }
@@ -65,7 +66,7 @@ func (e *experiment) run(step func()) error {
 	}
 	total := milliseconds(e.Virtual)
 	rate := uint64(o.rate * 1e9)
-	top := simnet.Topology{
+	top := lab.Topology{
 		Network: simnet.Config{Seed: o.seed, Carry: simnet.Shared},
 		Switch:  simnet.SwitchConfig{ECN: &o.ecn},
 		Rate:    rate,
@@ -99,20 +100,20 @@ func (e *experiment) run(step func()) error {
 }
 
 // build makes the network and the flows of the scenario.
-func (e *experiment) build(top simnet.Topology, total time.Duration, timed *[]*simnet.Flow, fair *[]int) (*simnet.Scenario, error) {
+func (e *experiment) build(top lab.Topology, total time.Duration, timed *[]*simnet.Flow, fair *[]int) (*lab.Scenario, error) {
 	n := e.o.n
-	flow := func(s *simnet.Scenario, name string, from, to *simnet.Host, size int, start, every time.Duration) *simnet.Flow {
+	flow := func(s *lab.Scenario, name string, from, to *simnet.Host, size int, start, every time.Duration) *simnet.Flow {
 		return s.Flow(simnet.FlowConfig{
 			Name: name, From: from, To: to, Op: qp.OpWrite, Size: size, Count: 1 << 30, Depth: 4, Start: start, Interval: every,
 			// A timeout of 17 ms: a pause may last for some.
 			Conn: simnet.ConnConfig{DSCP: dscp, SendDepth: 64, Timeout: 12, RetryForever: true},
 		})
 	}
-	var f *simnet.Fabric
+	var f *lab.Fabric
 	var err error
-	var s *simnet.Scenario
+	var s *lab.Scenario
 	begin := func() {
-		s = simnet.NewScenario(f.Network, 10*time.Microsecond)
+		s = lab.NewScenario(f.Network, 10*time.Microsecond)
 	}
 	switch e.Scenario {
 	case "incast":
@@ -189,6 +190,6 @@ func (e *experiment) collect(timed []*simnet.Flow, fair []int) {
 		times = append(times, f.Times()...)
 	}
 	slices.Sort(times)
-	us := func(p float64) float64 { return float64(simnet.Percentile(times, p)) / 1e3 }
+	us := func(p float64) float64 { return float64(lab.Percentile(times, p)) / 1e3 }
 	e.Messages, e.FCT50, e.FCT99, e.FCTMax = len(times), us(0.5), us(0.99), us(1)
 }

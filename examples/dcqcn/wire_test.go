@@ -21,6 +21,7 @@ import (
 	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 // Transfers under congestion with bytes. What arrives is right,
@@ -30,7 +31,7 @@ import (
 func TestCongestionOnTheWire(t *testing.T) {
 	p := cnp.Paper()
 	p.MinTimeBetweenCnps = 10
-	f, err := simnet.Topology{
+	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 11},
 		Switch:  simnet.SwitchConfig{Lossless: lossless, XOFF: 50_000, ECN: &cnp.CongestionParams{Kmin: 20_000, Kmax: 100_000, Pmax: 100_000}},
 		Host:    simnet.HostConfig{DCQCN: &p},

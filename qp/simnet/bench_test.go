@@ -11,6 +11,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 var carryNames = []string{"bytes", "decoded", "shared"}
@@ -64,8 +65,8 @@ func BenchmarkLink(b *testing.B) {
 	}
 }
 
-func incast(t testing.TB, carry simnet.Carry, senders int, dcqcn bool, idle int) (*simnet.Fabric, []*simnet.Flow) {
-	top := simnet.Topology{
+func incast(t testing.TB, carry simnet.Carry, senders int, dcqcn bool, idle int) (*lab.Fabric, []*simnet.Flow) {
+	top := lab.Topology{
 		Network: simnet.Config{Seed: 1, Carry: carry},
 		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, ECN: &cnp.CongestionParams{Kmin: 100_000, Kmax: 400_000, Pmax: 200_000}},
 		Host:    simnet.HostConfig{MaxQPs: idle + 64},
@@ -118,7 +119,7 @@ func BenchmarkIdle(b *testing.B) {
 // leaf.
 func BenchmarkClos(b *testing.B) {
 	p := cnp.Paper()
-	f, err := simnet.Topology{
+	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 1, Carry: simnet.Shared},
 		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, ECN: &cnp.CongestionParams{Kmin: 100_000, Kmax: 400_000, Pmax: 200_000}},
 		Host:    simnet.HostConfig{DCQCN: &p},
@@ -134,4 +135,53 @@ func BenchmarkClos(b *testing.B) {
 		flows = append(flows, fl)
 	}
 	measure(b, f.Network, flows)
+}
+
+// The incast of 32 hosts to one in a three-tier fat tree with PFC and without rate
+// control, 20 MB each in packets of 4 KiB, to its end. PFC spreads over the tree.
+// _htsim measures htsim with the same.
+func BenchmarkFatTree(b *testing.B) {
+	for _, carry := range []simnet.Carry{simnet.Bytes, simnet.Decoded, simnet.Shared} {
+		b.Run(carryNames[carry], func(b *testing.B) {
+			for b.Loop() {
+				f, err := lab.Topology{
+					Network: simnet.Config{Seed: 1, Carry: carry},
+					Switch:  simnet.SwitchConfig{Lossless: 1 << 3, XOFF: 60_000},
+				}.FatTree(8)
+				require.NoError(b, err)
+				for i := range 32 {
+					_, err := f.AddFlow(simnet.FlowConfig{
+						From: f.Hosts()[4*i+3], To: f.Hosts()[0], Op: qp.OpWrite, Size: 20_000_000, Count: 1,
+						Conn: simnet.ConnConfig{DSCP: 26, RetryForever: true, Timeout: 20},
+					})
+					require.NoError(b, err)
+				}
+				cpu, hops := cpuTime(), f.Hops()
+				idle, err := f.RunUntilIdle(time.Second)
+				require.NoError(b, err)
+				require.True(b, idle)
+				b.ReportMetric(float64(f.Hops()-hops)/(cpuTime()-cpu).Seconds(), "hops/cpu-s")
+				b.ReportMetric(float64(f.Elapsed())/1e6, "virtual-ms")
+			}
+		})
+	}
+}
+
+// A call of the caller's in a network with many idle hosts costs what it costs with
+// few.
+func BenchmarkAfter(b *testing.B) {
+	for _, hosts := range []int{2, 1024} {
+		b.Run(fmt.Sprint(hosts), func(b *testing.B) {
+			f, err := lab.Topology{Network: simnet.Config{Carry: simnet.Shared}}.Star(hosts)
+			require.NoError(b, err)
+			fn := func() {}
+			b.ReportAllocs()
+			for b.Loop() {
+				f.After(time.Nanosecond, fn)
+				if err := f.Run(time.Nanosecond); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 // settled is what a bottleneck is like after the start.
@@ -24,14 +25,14 @@ type settled struct {
 // converge has flows of one star meet at a receiver.
 func converge(t testing.TB, p cnp.Params, flows int, rate uint64, total time.Duration) settled {
 	ecn := cnp.PaperCongestion()
-	f, err := simnet.Topology{
+	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 1, Carry: simnet.Shared},
 		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, ECN: &ecn},
 		Host:    simnet.HostConfig{DCQCN: &p},
 		Rate:    rate,
 	}.Star(flows + 1)
 	require.NoError(t, err)
-	s := simnet.NewScenario(f.Network, 10*time.Microsecond)
+	s := lab.NewScenario(f.Network, 10*time.Microsecond)
 	s.Watch(f.Bottleneck)
 	for _, h := range f.Hosts()[1:] {
 		s.Flow(simnet.FlowConfig{From: h, To: f.Hosts()[0], Op: qp.OpWrite, Size: 1 << 20, Conn: simnet.ConnConfig{DSCP: 26}})
@@ -107,14 +108,14 @@ func TestConvergence(t *testing.T) {
 func TestVictim(t *testing.T) {
 	goodput := func(p *cnp.Params) (victim float64, pausedCore time.Duration) {
 		ecn := cnp.PaperCongestion()
-		f, err := simnet.Topology{
+		f, err := lab.Topology{
 			Network: simnet.Config{Seed: 1, Carry: simnet.Shared},
 			Switch:  simnet.SwitchConfig{Lossless: 1 << 3, ECN: &ecn},
 			Host:    simnet.HostConfig{DCQCN: p},
 			Rate:    40e9, Core: 200e9,
 		}.Dumbbell(5)
 		require.NoError(t, err)
-		s := simnet.NewScenario(f.Network, 0)
+		s := lab.NewScenario(f.Network, 0)
 		for i := range 4 {
 			s.Flow(simnet.FlowConfig{From: f.Hosts()[i], To: f.Hosts()[5], Op: qp.OpWrite, Size: 1 << 20, Conn: simnet.ConnConfig{DSCP: 26}})
 		}

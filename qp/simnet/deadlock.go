@@ -29,52 +29,83 @@ func (d *Deadlock) String() string {
 	return b.String()
 }
 
-// findDeadlock looks for outputs that can never send again. It begins with all
-// that are paused by a switch that is still over its threshold, and takes away
-// those whose pause will end: because what holds it up, the bytes that came by
+// heldBy returns how many bytes that came by an input wait for an output, of one
+// priority. The counts change as packets come and go, so that the search for
+// deadlocks looks at no packet.
+func (s *Switch) heldBy(prio int, in, out int) int { return s.held[prio][out*len(s.ports)+in] }
+
+// count makes room for the counts of heldBy, and counts what waits already.
+func (s *Switch) count() {
+	ports := len(s.ports)
+	for prio := range s.held {
+		if s.cfg.Lossless>>prio&1 == 0 || len(s.held[prio]) == ports*ports {
+			continue
+		}
+		held := make([]int, ports*ports)
+		for out, p := range s.ports {
+			for k := p.end.out.q.q[prio].head; k != nil; k = k.next {
+				held[out*ports+int(k.ingress)] += int(k.size)
+			}
+		}
+		s.held[prio] = held
+	}
+}
+
+// blocked reports whether d is an output of a switch, with packets of a priority
+// that wait, paused by a switch that is still over its threshold.
+func (d *Direction) blocked(prio int) bool {
+	t := d.to.sw
+	return d.q != nil && t != nil && d.q.paused>>prio&1 != 0 && d.q.qbytes[prio] != 0 && t.ports[d.to.port].in[prio].xoff
+}
+
+// findDeadlock looks whether d, whose pause has lasted, can never send again. Of all
+// that it waits for, directly or not, it begins with those that are blocked, and takes
+// away those whose pause will end: because what holds it up, the bytes that came by
 // that link, can leave by outputs that are not among them. What remains waits for
-// itself.
-func (n *Network) findDeadlock(prio int) {
-	stuck := make(map[*Direction]bool)
-	for _, s := range n.switches {
-		for _, p := range s.ports {
-			d := p.end.out
-			t := d.to.sw
-			if t != nil && d.q.paused>>prio&1 != 0 && d.q.qbytes[prio] != 0 && t.ports[d.to.port].in[prio].xoff {
-				stuck[d] = true
+// itself. Each member of a deadlock has its pause repeated, so none is missed.
+func (n *Network) findDeadlock(d *Direction, prio int) {
+	if !d.blocked(prio) {
+		return
+	}
+	found := n.waits[:0]
+	defer func() {
+		for _, x := range found {
+			x.stuck = false
+		}
+		n.waits = found[:0]
+	}()
+	d.stuck = true
+	found = append(found, d)
+	for i := 0; i < len(found); i++ {
+		t, in := found[i].to.sw, found[i].to.port
+		for out, p := range t.ports {
+			if o := p.end.out; !o.stuck && t.heldBy(prio, in, out) != 0 && o.blocked(prio) {
+				o.stuck = true
+				found = append(found, o)
 			}
 		}
 	}
-	for again := true; again && len(stuck) != 0; {
+	for again := true; again; {
 		again = false
-		for _, d := range n.dirs { // in order, not as the map has it
-			if !stuck[d] {
+		for _, x := range found {
+			if !x.stuck {
 				continue
 			}
-			t := d.to.sw
-			held := 0
-			for _, p := range t.ports {
-				if stuck[p.end.out] {
-					held += heldBy(p.end.out.q, prio, int32(d.to.port))
+			t, in, held := x.to.sw, x.to.port, 0
+			for out, p := range t.ports {
+				if p.end.out.stuck {
+					held += t.heldBy(prio, in, out)
 				}
 			}
-			if held <= t.ports[d.to.port].in[prio].xonAt {
-				delete(stuck, d)
-				again = true
+			if held <= t.ports[in].in[prio].xonAt {
+				x.stuck, again = false, true
 			}
 		}
 	}
-	if len(stuck) == 0 {
+	if !d.stuck {
 		return
 	}
 	// Each of them waits for another of them; walk until one comes again.
-	var d *Direction
-	for _, x := range n.dirs {
-		if stuck[x] {
-			d = x
-			break
-		}
-	}
 	var walk []*Direction
 	at := make(map[*Direction]int)
 	for {
@@ -84,24 +115,14 @@ func (n *Network) findDeadlock(prio int) {
 		}
 		at[d] = len(walk)
 		walk = append(walk, d)
-		for _, p := range d.to.sw.ports {
-			if o := p.end.out; stuck[o] && heldBy(o.q, prio, int32(d.to.port)) != 0 {
+		t, in := d.to.sw, d.to.port
+		for out, p := range t.ports {
+			if o := p.end.out; o.stuck && t.heldBy(prio, in, out) != 0 {
 				d = o
 				break
 			}
 		}
 	}
-}
-
-// heldBy returns how many bytes of a queue came by one port.
-func heldBy(q *egress, prio int, port int32) int {
-	n := 0
-	for p := q.q[prio].head; p != nil; p = p.next {
-		if p.ingress == port {
-			n += int(p.size)
-		}
-	}
-	return n
 }
 
 // DependencyCycle returns links between switches, each of which may have to wait

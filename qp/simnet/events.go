@@ -132,6 +132,17 @@ func (q *timerQueue) remove() {
 	}
 }
 
+// idle reports whether no port has a deadline. Timers stay until the earliest
+// deadline that there was, which may have gone.
+func (q *timerQueue) idle() bool {
+	for i := range q.h {
+		if q.h[i].host.Port.Due() != 0 {
+			return false
+		}
+	}
+	return true
+}
+
 func (q *timerQueue) put(i int, t timer) {
 	q.h[i] = t
 	t.host.timerIn = i + 1

@@ -8,6 +8,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 // Two hosts, one link, a lost packet, and what the wire saw.
@@ -51,7 +52,7 @@ func Example() {
 func ExampleScenario() {
 	p := cnp.Paper()
 	ecn := cnp.PaperCongestion()
-	f, err := simnet.Topology{
+	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 1, Carry: simnet.Decoded},
 		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, ECN: &ecn},
 		Host:    simnet.HostConfig{DCQCN: &p},
@@ -60,7 +61,7 @@ func ExampleScenario() {
 	if err != nil {
 		panic(err)
 	}
-	s := simnet.NewScenario(f.Network, 10*time.Microsecond)
+	s := lab.NewScenario(f.Network, 10*time.Microsecond)
 	s.Watch(f.Bottleneck)
 	for _, h := range f.Hosts()[1:] {
 		s.Flow(simnet.FlowConfig{From: h, To: f.Hosts()[0], Op: qp.OpWrite, Size: 1 << 20, Conn: simnet.ConnConfig{DSCP: 26}})

@@ -41,9 +41,8 @@ type Host struct {
 	name string
 	end  *end
 
-	// Port is the host's network card. Post to its queue pairs, and call Wake
-	// afterwards. That is not needed in a function given to At or After, nor for
-	// the host whose completion called a function, nor before Run.
+	// Port is the host's network card. The network notices what is posted to its
+	// queue pairs.
 	Port *softnic.Port
 	// Regions is the memory that peers may reach.
 	Regions *qp.Regions
@@ -51,8 +50,8 @@ type Host struct {
 	// by the caller, unless OnCompletion or Handle are used.
 	CQ *softnic.CQ
 	// OnCompletion, where not nil, is called with each completion of CQ whose
-	// queue pair has no function of its own by Handle. It may post to queue pairs
-	// of this host, and to those of another if it calls that one's Wake.
+	// queue pair has no function of its own by Handle. It may post to the queue pairs
+	// of any host.
 	OnCompletion func(wc *qp.Completion)
 
 	zero       int64  // the port's time 0 in that of the network
@@ -62,6 +61,7 @@ type Host struct {
 	timerAt    int64 // as the timer queue has it
 	timerIn    int   // place in the timer queue, from 1; 0 when not in it
 	settling   bool
+	dirty      bool // on the network's list of hosts to look at
 	paused     uint8
 	pausedTill [8]int64
 	pausedAt   [8]int64
@@ -104,6 +104,11 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 	}
 	if cfg.Port != nil {
 		cfg.Port(&sc)
+	}
+	onWork := sc.OnWork
+	sc.OnWork = h.work
+	if onWork != nil {
+		sc.OnWork = func() { h.work(); onWork() }
 	}
 	if sc.DCQCN != nil {
 		if h.lineRate = sc.LineRate; h.lineRate == 0 {
@@ -163,7 +168,10 @@ func (h *Host) attachable(l *LinkConfig) error {
 	return nil
 }
 
-func (h *Host) attach(e *end) { e.host, h.end = h, e }
+func (h *Host) attach(e *end) {
+	e.host, h.end = h, e
+	h.work()
+}
 
 // Handle has fn called with each completion of q, a queue pair of this host whose
 // completions go to h.CQ. nil takes fn away. It may post as OnCompletion may.
@@ -182,16 +190,31 @@ func (h *Host) Handle(q *softnic.QP, fn func(wc *qp.Completion)) {
 	h.handlers[i] = fn
 }
 
-// Wake looks for packets to send and arms the timer, after calls to the port that
-// came from outside the network's own functions.
-func (h *Host) Wake() {
-	if h.end != nil {
-		h.settle()
+// work notes that the port may have something to do.
+func (h *Host) work() {
+	if !h.dirty && !h.settling {
+		h.dirty = true
+		h.n.dirty = append(h.n.dirty, h)
+	}
+}
+
+// settleDirty lets the hosts whose ports have been called look for work.
+func (n *Network) settleDirty() {
+	for len(n.dirty) != 0 {
+		list := n.dirty
+		n.dirty, n.settled = n.settled[:0], list
+		for _, h := range list {
+			h.dirty = false
+			if h.end != nil {
+				h.settle()
+			}
+		}
 	}
 }
 
 func (h *Host) receive(p *packet) {
 	n := h.n
+	h.dirty = true // it is looked at below
 	switch {
 	case p.broken:
 		h.broken++
@@ -203,6 +226,7 @@ func (h *Host) receive(p *packet) {
 		h.Port.HandleDecoded(n.clock, &p.f)
 	}
 	n.release(p)
+	h.dirty = false
 	h.settle()
 }
 
@@ -222,7 +246,9 @@ func (h *Host) timer() {
 	}
 	n.timers.remove()
 	n.setNow(at)
+	h.dirty = true
 	h.Port.Tick(n.clock)
+	h.dirty = false
 	h.settle()
 }
 
@@ -281,7 +307,7 @@ func (h *Host) Inject(b []byte) error {
 	p.buf = append(p.buf[:0], b...)
 	p.size = int32(max(len(b), minFrame) + fcsSize)
 	h.forged.push(p)
-	h.Wake()
+	h.work()
 	return nil
 }
 

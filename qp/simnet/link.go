@@ -2,6 +2,7 @@ package simnet
 
 import (
 	"fmt"
+	"iter"
 	"math/bits"
 	"slices"
 	"time"
@@ -127,7 +128,8 @@ type Direction struct {
 	luck     rng
 	counters LinkCounters
 
-	q *egress // of a switch
+	q     *egress // of a switch
+	stuck bool    // of findDeadlock
 }
 
 // From and To return the nodes that the direction leads from and to.
@@ -368,3 +370,7 @@ func Utilization(packets, bytes, rate uint64, d time.Duration) float64 {
 	hi, lo := bits.Mul64(bytes+packets*gapSize, 8e9)
 	return (float64(hi)*(1<<64) + float64(lo)) / float64(rate) / float64(d)
 }
+
+// Directions ranges over the directions of all links, in the order in which they were
+// made.
+func (n *Network) Directions() iter.Seq[*Direction] { return slices.Values(n.dirs) }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 // TestRunForEver: the longest duration does not wrap, and time never goes back.
@@ -101,7 +102,6 @@ func TestPostToAnotherHost(t *testing.T) {
 	send := &qp.SendWR{Op: qp.OpSend, Flags: qp.Signaled}
 	h[0].OnCompletion = func(*qp.Completion) {
 		require.NoError(t, q[2].PostSend(n.Now(), send))
-		h[2].Wake()
 	}
 	require.NoError(t, q[0].PostSend(n.Now(), send))
 	idle, err := n.RunUntilIdle(time.Second)
@@ -113,7 +113,7 @@ func TestPostToAnotherHost(t *testing.T) {
 
 // TestChangesWhileRunning: a host, a link and a route that are new take part at once.
 func TestChangesWhileRunning(t *testing.T) {
-	f, err := simnet.Topology{}.Clos(2, 2, 1)
+	f, err := lab.Topology{}.Clos(2, 2, 1)
 	require.NoError(t, err)
 	var core []*simnet.Direction
 	for _, d := range f.Switches()[0].Outputs() {
@@ -147,9 +147,9 @@ func TestChangesWhileRunning(t *testing.T) {
 // TestScenarioGoesOn: runs that are no multiple of the interval, flows and queues
 // that come between them, all in one report.
 func TestScenarioGoesOn(t *testing.T) {
-	f, err := simnet.Topology{}.Star(3)
+	f, err := lab.Topology{}.Star(3)
 	require.NoError(t, err)
-	s := simnet.NewScenario(f.Network, 10*time.Microsecond)
+	s := lab.NewScenario(f.Network, 10*time.Microsecond)
 	flow := simnet.FlowConfig{From: f.Hosts()[1], To: f.Hosts()[0], Op: qp.OpWrite, Size: 10_000}
 	s.Flow(flow)
 	r, err := s.Run(1005 * time.Microsecond)
@@ -173,7 +173,7 @@ func TestScenarioGoesOn(t *testing.T) {
 
 // TestFlowsOfManySizes: they share regions.
 func TestFlowsOfManySizes(t *testing.T) {
-	f, err := simnet.Topology{Host: simnet.HostConfig{MaxRegions: 4}}.Star(2)
+	f, err := lab.Topology{Host: simnet.HostConfig{MaxRegions: 4}}.Star(2)
 	require.NoError(t, err)
 	var flows []*simnet.Flow
 	for i := range 100 {
@@ -190,7 +190,7 @@ func TestFlowsOfManySizes(t *testing.T) {
 
 // TestNoRoute: what is for a host without a link is counted.
 func TestNoRoute(t *testing.T) {
-	f, err := simnet.Topology{}.Star(1)
+	f, err := lab.Topology{}.Star(1)
 	require.NoError(t, err)
 	alone, err := f.AddHost(simnet.HostConfig{})
 	require.NoError(t, err)
@@ -204,7 +204,7 @@ func TestNoRoute(t *testing.T) {
 
 // TestTopologyOfIPv6: the hosts of a ready-made network count up from an address.
 func TestTopologyOfIPv6(t *testing.T) {
-	f, err := simnet.Topology{Host: simnet.HostConfig{Addr: netip.MustParseAddr("2001:db8::1")}}.Dumbbell(2)
+	f, err := lab.Topology{Host: simnet.HostConfig{Addr: netip.MustParseAddr("2001:db8::1")}}.Dumbbell(2)
 	require.NoError(t, err)
 	for i, h := range f.Hosts() {
 		gid, _ := h.Port.GID(0)

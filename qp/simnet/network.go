@@ -64,6 +64,8 @@ type Network struct {
 	timers  timerQueue
 	stopped bool
 
+	dirty    []*Host // ports that were called
+	settled  []*Host // the list before
 	hosts    []*Host
 	switches []*Switch
 	links    []*Link
@@ -82,6 +84,7 @@ type Network struct {
 	event    PacketEvent
 	scratch  frame.Frame
 	deadlock *Deadlock
+	waits    []*Direction // of findDeadlock
 	events   uint64
 	hops     uint64
 }
@@ -140,8 +143,8 @@ func (n *Network) schedule(at int64, k eventKind, arg int32) {
 	n.queue.push(event{at: at, seq: n.nextSeq(), kind: k, arg: arg})
 }
 
-// At calls fn at t, or now if t has passed. Afterwards hosts look for work, so
-// that fn may post to the queue pairs of any. It may also change the network.
+// At calls fn at t, or now if t has passed. It may post to the queue pairs of any
+// host, and change the network.
 func (n *Network) At(t time.Time, fn func()) {
 	i := int32(len(n.calls))
 	if l := len(n.freeCalls); l != 0 {
@@ -185,7 +188,7 @@ func (n *Network) Run(d time.Duration) error {
 // whether nothing is left.
 func (n *Network) RunUntilIdle(limit time.Duration) (idle bool, err error) {
 	err = n.run(n.horizon(limit))
-	return err == nil && len(n.queue.h) == 0 && len(n.timers.h) == 0, err
+	return err == nil && len(n.queue.h) == 0 && n.timers.idle(), err
 }
 
 func (n *Network) run(end int64) error {
@@ -193,9 +196,7 @@ func (n *Network) run(end int64) error {
 		return err
 	}
 	n.stopped = false
-	for _, h := range n.hosts {
-		h.Wake()
-	}
+	n.settleDirty()
 	dead := n.deadlock
 	for {
 		if q := n.timers.h; len(q) != 0 && (len(n.queue.h) == 0 || q[0].at < n.queue.h[0].at ||
@@ -213,6 +214,9 @@ func (n *Network) run(end int64) error {
 			n.events++
 			n.setNow(e.at)
 			n.handle(&e)
+		}
+		if len(n.dirty) != 0 {
+			n.settleDirty()
 		}
 		if !n.routed { // a function of the caller added something
 			if err := n.route(); err != nil {
@@ -242,9 +246,6 @@ func (n *Network) handle(e *event) {
 		n.calls[e.arg] = nil
 		n.freeCalls = append(n.freeCalls, e.arg)
 		fn()
-		for _, h := range n.hosts {
-			h.Wake()
-		}
 	case evResume:
 		n.hosts[e.arg].resume()
 	case evPause:

@@ -12,6 +12,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 // Random fabrics, flows and faults: every message completes with success, nothing
@@ -20,7 +21,7 @@ import (
 func TestRandomNetworks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lossless := rapid.SampledFrom([]uint8{0, 1 << 3, 0xff}).Draw(t, "lossless")
-		top := simnet.Topology{
+		top := lab.Topology{
 			Network: simnet.Config{
 				Seed:  rapid.Uint64().Draw(t, "seed"),
 				Carry: rapid.SampledFrom([]simnet.Carry{simnet.Bytes, simnet.Decoded, simnet.Shared}).Draw(t, "carry"),
@@ -40,7 +41,7 @@ func TestRandomNetworks(t *testing.T) {
 		if rapid.Bool().Draw(t, "weighted") {
 			top.Switch.Weights = [8]int{1, 2, 3, 4, 5, 6, 7}
 		}
-		var f *simnet.Fabric
+		var f *lab.Fabric
 		var err error
 		switch rapid.IntRange(0, 2).Draw(t, "fabric") {
 		case 0:
@@ -110,7 +111,7 @@ func TestRandomNetworksRepeat(t *testing.T) {
 		carry := rapid.SampledFrom([]simnet.Carry{simnet.Bytes, simnet.Decoded}).Draw(t, "carry")
 		once := func() []byte {
 			p := cnp.NVIDIA()
-			f, err := simnet.Topology{
+			f, err := lab.Topology{
 				Network: simnet.Config{Seed: seed, Carry: carry},
 				Switch:  simnet.SwitchConfig{Lossless: 1 << 3, XOFF: 50_000, ECN: &cnp.CongestionParams{Kmin: 5_000, Kmax: 50_000, Pmax: 500_000}},
 				Host:    simnet.HostConfig{DCQCN: &p},

@@ -68,6 +68,7 @@ type Switch struct {
 	noRoute   uint64
 	h         header
 	salt      uint64
+	held      [8][]int // lossless priorities: see heldBy
 }
 
 // swPort is a port as an input.
@@ -92,6 +93,7 @@ type ingress struct {
 type egress struct {
 	sw       *Switch
 	d        *Direction
+	port     int  // of the switch
 	control  list // PFC frames, before all else
 	q        [8]list
 	qbytes   [8]int
@@ -173,7 +175,7 @@ func (s *Switch) attach(e *end) {
 	s.n.swPorts = append(s.n.swPorts, p)
 }
 
-func newEgress(d *Direction, s *Switch) *egress { return &egress{sw: s, d: d} }
+func newEgress(d *Direction, s *Switch) *egress { return &egress{sw: s, d: d, port: d.from.port} }
 
 // share deals the buffer out to the ports.
 func (s *Switch) share() error {
@@ -183,6 +185,7 @@ func (s *Switch) share() error {
 		return nil
 	}
 	queues := bits.OnesCount8(c.Lossless)
+	s.count()
 	head, sum := make([]int, len(s.ports)), 0
 	for i, p := range s.ports {
 		l := p.end.link.cfg
@@ -311,6 +314,9 @@ func (s *Switch) enqueue(q *egress, p *packet) {
 	q.qbytes[prio] += size
 	q.bytes += size
 	q.nonEmpty |= 1 << prio
+	if lossless {
+		s.held[prio][q.port*len(s.ports)+int(p.ingress)] += size
+	}
 	d.counters.MaxQueue = max(d.counters.MaxQueue, q.bytes)
 	if lossless && !in.xoff && in.bytes > in.xoffAt {
 		in.xoff = true
@@ -397,9 +403,12 @@ func (q *egress) next() *packet {
 	in.bytes -= size
 	if s.cfg.Lossless>>prio&1 == 0 {
 		s.lossyUsed -= size
-	} else if in.xoff && in.bytes <= in.xonAt {
-		in.xoff = false
-		port.tell(uint8(prio), 0)
+	} else {
+		s.held[prio][q.port*len(s.ports)+int(p.ingress)] -= size
+		if in.xoff && in.bytes <= in.xonAt {
+			in.xoff = false
+			port.tell(uint8(prio), 0)
+		}
 	}
 	return p
 }
@@ -436,8 +445,8 @@ func (p *swPort) ask(prio uint8) {
 func (n *Network) repeatPause(arg int32) {
 	p, prio := n.swPorts[arg>>3], uint8(arg&7)
 	if in := &p.in[prio]; in.xoff && in.repeatAt == n.now {
-		if p.end.in.from.sw != nil && n.deadlock == nil {
-			n.findDeadlock(int(prio))
+		if n.deadlock == nil {
+			n.findDeadlock(p.end.in, int(prio))
 		}
 		p.ask(prio)
 	}

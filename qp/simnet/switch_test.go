@@ -12,6 +12,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 // totals adds up the counters of all links.
@@ -31,8 +32,8 @@ func totals(n *simnet.Network) (c simnet.LinkCounters) {
 
 // starIncast is senders hosts with a message each to h0, over a switch of little
 // buffer.
-func starIncast(t *testing.T, lossless uint8, dcqcn *cnp.Params, senders, size int, carry simnet.Carry) (*simnet.Fabric, []*simnet.Flow) {
-	f, err := simnet.Topology{
+func starIncast(t *testing.T, lossless uint8, dcqcn *cnp.Params, senders, size int, carry simnet.Carry) (*lab.Fabric, []*simnet.Flow) {
+	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 3, Carry: carry},
 		Switch: simnet.SwitchConfig{Buffer: 2_000_000, Lossless: lossless,
 			ECN: &cnp.CongestionParams{Kmin: 50_000, Kmax: 200_000, Pmax: 100_000}},
@@ -51,7 +52,7 @@ func starIncast(t *testing.T, lossless uint8, dcqcn *cnp.Params, senders, size i
 	return f, flows
 }
 
-func finish(t *testing.T, f *simnet.Fabric, flows []*simnet.Flow, limit time.Duration) (last time.Duration) {
+func finish(t *testing.T, f *lab.Fabric, flows []*simnet.Flow, limit time.Duration) (last time.Duration) {
 	_, err := f.RunUntilIdle(limit)
 	require.NoError(t, err)
 	for _, fl := range flows {
@@ -120,8 +121,8 @@ func TestCarryMakesNoDifference(t *testing.T) {
 // A ring whose packets all go one way deadlocks with PFC: it is foreseen from the
 // routes, found when it happens, and ends the run.
 func TestRingDeadlock(t *testing.T) {
-	ring := func(keep bool) *simnet.Fabric {
-		f, err := simnet.Topology{
+	ring := func(keep bool) *lab.Fabric {
+		f, err := lab.Topology{
 			Network: simnet.Config{Seed: 1, Carry: simnet.Decoded, KeepDeadlocked: keep},
 			Switch:  simnet.SwitchConfig{Lossless: 1 << 3, Buffer: 3_000_000, XOFF: 60_000},
 		}.Ring(4, 2)
@@ -166,7 +167,7 @@ func TestRingDeadlock(t *testing.T) {
 
 // No other topology has a circle, and a congested one is not taken for a deadlock.
 func TestNoDeadlockInATree(t *testing.T) {
-	f, err := simnet.Topology{
+	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 1, Carry: simnet.Decoded},
 		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, Buffer: 2_000_000},
 	}.Clos(4, 2, 4)
@@ -205,7 +206,7 @@ func TestNoDeadlockInATree(t *testing.T) {
 // A pause that has to last longer than a frame can say is asked for again, and is
 // no deadlock while somebody drains what it waits for.
 func TestPauseIsRepeated(t *testing.T) {
-	f, err := simnet.Topology{
+	f, err := lab.Topology{
 		Network: simnet.Config{Carry: simnet.Decoded},
 		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, XOFF: 800_000, XON: 10_000, Buffer: 8_000_000},
 		Rate:    10e9, Core: 100e9,
@@ -233,8 +234,8 @@ func TestPauseIsRepeated(t *testing.T) {
 func TestLostResume(t *testing.T) {
 	for _, place := range []string{"host", "switch"} {
 		t.Run(place, func(t *testing.T) {
-			build := func(lose []uint64) (*simnet.Fabric, []*simnet.Flow, *simnet.Link) {
-				f, err := simnet.Topology{
+			build := func(lose []uint64) (*lab.Fabric, []*simnet.Flow, *simnet.Link) {
+				f, err := lab.Topology{
 					Network: simnet.Config{Carry: simnet.Decoded},
 					Switch:  simnet.SwitchConfig{Lossless: 1 << 3, XOFF: 60_000},
 					Core:    200e9,
@@ -291,7 +292,7 @@ func TestLostResume(t *testing.T) {
 
 // ECMP spreads flows over the spines, and keeps each on one.
 func TestECMP(t *testing.T) {
-	f, err := simnet.Topology{Network: simnet.Config{Seed: 5, Carry: simnet.Decoded}}.Clos(2, 4, 8)
+	f, err := lab.Topology{Network: simnet.Config{Seed: 5, Carry: simnet.Decoded}}.Clos(2, 4, 8)
 	require.NoError(t, err)
 	var flows []*simnet.Flow
 	for i := range 64 {
@@ -324,7 +325,7 @@ func TestECMP(t *testing.T) {
 
 // A switch serves strict priorities first and others by weight.
 func TestScheduling(t *testing.T) {
-	f, err := simnet.Topology{
+	f, err := lab.Topology{
 		Network: simnet.Config{Carry: simnet.Decoded},
 		Switch:  simnet.SwitchConfig{Lossless: 0b1011, Weights: [8]int{1, 3, 0, 0, 0, 0, 0, 0}},
 	}.Star(4)
@@ -353,7 +354,7 @@ func TestScheduling(t *testing.T) {
 
 // ARP goes through switches over a tree, so that hosts find each other by asking.
 func TestResolveThroughLoops(t *testing.T) {
-	f, err := simnet.Topology{Network: simnet.Config{Seed: 1}}.Clos(3, 3, 2)
+	f, err := lab.Topology{Network: simnet.Config{Seed: 1}}.Clos(3, 3, 2)
 	require.NoError(t, err)
 	a, b := f.Hosts()[0], f.Hosts()[5]
 	qa, qb, err := f.ConnectQPs(a, b, simnet.ConnConfig{Attr: func(i int, at *qp.Attr) { at.AH.MAC = [6]byte{} }, NoNeighbors: true})
@@ -377,9 +378,9 @@ func TestResolveThroughLoops(t *testing.T) {
 }
 
 func TestConfigErrors(t *testing.T) {
-	_, err := simnet.Topology{Switch: simnet.SwitchConfig{Lossless: 0xff, Buffer: 500_000}}.Star(8)
+	_, err := lab.Topology{Switch: simnet.SwitchConfig{Lossless: 0xff, Buffer: 500_000}}.Star(8)
 	require.NoError(t, err)
-	f, _ := simnet.Topology{Switch: simnet.SwitchConfig{Lossless: 0xff, Buffer: 500_000}}.Star(8)
+	f, _ := lab.Topology{Switch: simnet.SwitchConfig{Lossless: 0xff, Buffer: 500_000}}.Star(8)
 	require.ErrorIs(t, f.Run(1), simnet.ErrConfig, "the buffer cannot hold what PFC promises")
 
 	n := simnet.New(simnet.Config{})

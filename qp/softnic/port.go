@@ -81,6 +81,10 @@ type Config struct {
 	// ECT marks the packets sent ECN-capable where the address handle leaves the
 	// two bits clear. DCQCN needs it at the sender of data.
 	ECT bool
+
+	// OnWork, where not nil, is called whenever a queue pair may have something to
+	// do: after posts, changes, and packets that arrived. It must not call the port.
+	OnWork func()
 }
 
 // Counters count what the port did with frames. The QPs count for themselves.

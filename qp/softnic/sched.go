@@ -37,6 +37,9 @@ func (p *Port) touch(q *QP) {
 	if q.port == nil {
 		return
 	}
+	if p.cfg.OnWork != nil {
+		p.cfg.OnWork()
+	}
 	if !q.unresolved {
 		p.ready.push(q)
 	}

@@ -1,15 +1,17 @@
-package simnet
+package lab
 
 import (
 	"fmt"
 	"time"
+
+	"github.com/roce-go/roce/qp/simnet"
 )
 
 // Topology says of what kind the parts of a ready-made network are.
 type Topology struct {
-	Network Config
-	Host    HostConfig // Name and LineRate are filled in; Addr is of the first, the others count up
-	Switch  SwitchConfig
+	Network simnet.Config
+	Host    simnet.HostConfig // Name and LineRate are filled in; Addr is of the first, the others count up
+	Switch  simnet.SwitchConfig
 	Rate    uint64        // of host links, bits per second; 0 means 100 Gb/s
 	Core    uint64        // of links between switches; 0 means Rate
 	Delay   time.Duration // of each link; 0 means 1 us
@@ -17,10 +19,10 @@ type Topology struct {
 
 // Fabric is a network that was made from a Topology.
 type Fabric struct {
-	*Network
+	*simnet.Network
 	// Bottleneck is the direction that congestion is expected at: of a dumbbell
 	// the one from left to right, of a star the one to the first host; else nil.
-	Bottleneck *Direction
+	Bottleneck *simnet.Direction
 }
 
 func (t *Topology) build() *Fabric {
@@ -33,11 +35,11 @@ func (t *Topology) build() *Fabric {
 	if t.Delay == 0 {
 		t.Delay = time.Microsecond
 	}
-	return &Fabric{Network: New(t.Network)}
+	return &Fabric{Network: simnet.New(t.Network)}
 }
 
 // hosts adds n hosts to a switch.
-func (t *Topology) hosts(f *Fabric, s *Switch, n int, name string) error {
+func (t *Topology) hosts(f *Fabric, s *simnet.Switch, n int, name string) error {
 	for i := range n {
 		c := t.Host
 		c.Name, c.LineRate = fmt.Sprintf("%s%d", name, i), t.Rate
@@ -48,15 +50,15 @@ func (t *Topology) hosts(f *Fabric, s *Switch, n int, name string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := f.Connect(h, s, LinkConfig{Rate: t.Rate, Delay: t.Delay}); err != nil {
+		if _, err := f.Connect(h, s, simnet.LinkConfig{Rate: t.Rate, Delay: t.Delay}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *Topology) switches(f *Fabric, n int, name string) ([]*Switch, error) {
-	var out []*Switch
+func (t *Topology) switches(f *Fabric, n int, name string) ([]*simnet.Switch, error) {
+	var out []*simnet.Switch
 	for i := range n {
 		c := t.Switch
 		c.Name = fmt.Sprintf("%s%d", name, i)
@@ -79,7 +81,7 @@ func (t Topology) Star(n int) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.Bottleneck = s[0].ports[0].end.out
+	f.Bottleneck = s[0].Outputs()[0]
 	return f, nil
 }
 
@@ -91,7 +93,7 @@ func (t Topology) Dumbbell(n int) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := f.Connect(s[0], s[1], LinkConfig{Rate: t.Core, Delay: t.Delay})
+	l, err := f.Connect(s[0], s[1], simnet.LinkConfig{Rate: t.Core, Delay: t.Delay})
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +124,7 @@ func (t Topology) Clos(leaves, spines, perLeaf int) (*Fabric, error) {
 			return nil, err
 		}
 		for _, spine := range s {
-			if _, err := f.Connect(leaf, spine, LinkConfig{Rate: t.Core, Delay: t.Delay}); err != nil {
+			if _, err := f.Connect(leaf, spine, simnet.LinkConfig{Rate: t.Core, Delay: t.Delay}); err != nil {
 				return nil, err
 			}
 		}
@@ -138,23 +140,66 @@ func (t Topology) Ring(n, perSwitch int) (*Fabric, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := make([]*Direction, n)
+	next := make([]*simnet.Direction, n)
 	for i := range s {
 		if err := t.hosts(f, s[i], perSwitch, fmt.Sprintf("h%d.", i)); err != nil {
 			return nil, err
 		}
-		l, err := f.Connect(s[i], s[(i+1)%n], LinkConfig{Rate: t.Core, Delay: t.Delay})
+		l, err := f.Connect(s[i], s[(i+1)%n], simnet.LinkConfig{Rate: t.Core, Delay: t.Delay})
 		if err != nil {
 			return nil, err
 		}
 		next[i] = l.AB()
 	}
 	for i := range s {
-		for k, h := range f.hosts {
+		for k, h := range f.Hosts() {
 			if k/perSwitch != i {
 				if err := s[i].SetRoute(h, next[i]); err != nil {
 					return nil, err
 				}
+			}
+		}
+	}
+	return f, nil
+}
+
+// FatTree is the three-tier network of k pods, k even: a pod has k/2 edge and k/2
+// aggregation switches, all linked to each other; aggregation switch i of each pod is
+// linked to the core switches i*k/2 to (i+1)*k/2-1. Each edge switch has k/2 hosts,
+// so that there are k*k*k/4. Switches has the edge switches first, then the
+// aggregation switches, each by pod, then the core; host i of edge switch e is
+// Hosts[e*k/2+i].
+func (t Topology) FatTree(k int) (*Fabric, error) {
+	if k < 2 || k%2 != 0 {
+		return nil, fmt.Errorf("%w: a fat tree of %d pods, want an even number", simnet.ErrConfig, k)
+	}
+	f, half := t.build(), k/2
+	var tiers [3][]*simnet.Switch
+	for i, x := range []struct {
+		n    int
+		name string
+	}{{k * half, "edge"}, {k * half, "agg"}, {half * half, "core"}} {
+		var err error
+		if tiers[i], err = t.switches(f, x.n, x.name); err != nil {
+			return nil, err
+		}
+	}
+	edge, agg, core := tiers[0], tiers[1], tiers[2]
+	lc := simnet.LinkConfig{Rate: t.Core, Delay: t.Delay}
+	for e := range edge {
+		if err := t.hosts(f, edge[e], half, fmt.Sprintf("h%d.", e)); err != nil {
+			return nil, err
+		}
+		for i := range half {
+			if _, err := f.Connect(edge[e], agg[e/half*half+i], lc); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for a := range agg {
+		for i := range half {
+			if _, err := f.Connect(agg[a], core[a%half*half+i], lc); err != nil {
+				return nil, err
 			}
 		}
 	}

@@ -1,25 +1,27 @@
-package simnet
+package lab
 
 import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/roce-go/roce/qp/simnet"
 )
 
 // Scenario is flows over a network, watched while it runs.
 //
-//	f, err := simnet.Topology{...}.Star(9)
-//	s := simnet.NewScenario(f.Network, 10*time.Microsecond)
+//	f, err := lab.Topology{...}.Star(9)
+//	s := lab.NewScenario(f.Network, 10*time.Microsecond)
 //	s.Watch(f.Bottleneck)
 //	for _, h := range f.Hosts()[1:] {
 //		s.Flow(simnet.FlowConfig{From: h, To: f.Hosts()[0], Op: qp.OpWrite, Size: 1 << 20})
 //	}
 //	r, err := s.Run(20 * time.Millisecond)
 type Scenario struct {
-	n      *Network
+	n      *simnet.Network
 	every  time.Duration
-	flows  []*Flow
-	queues []*Direction
+	flows  []*simnet.Flow
+	queues []*simnet.Direction
 	err    error
 	report *Report
 	last   []uint64
@@ -28,7 +30,7 @@ type Scenario struct {
 
 // NewScenario returns a scenario that looks at flows and queues once in every,
 // which 0 makes 10 us.
-func NewScenario(n *Network, every time.Duration) *Scenario {
+func NewScenario(n *simnet.Network, every time.Duration) *Scenario {
 	if every <= 0 {
 		every = 10 * time.Microsecond
 	}
@@ -37,7 +39,7 @@ func NewScenario(n *Network, every time.Duration) *Scenario {
 
 // Flow adds a flow, between runs as well: its samples before that are 0. An error
 // shows in Run.
-func (s *Scenario) Flow(cfg FlowConfig) *Flow {
+func (s *Scenario) Flow(cfg simnet.FlowConfig) *simnet.Flow {
 	f, err := s.n.AddFlow(cfg)
 	if err != nil {
 		s.err = errors.Join(s.err, err)
@@ -48,7 +50,7 @@ func (s *Scenario) Flow(cfg FlowConfig) *Flow {
 }
 
 // Watch has the queue of a direction sampled, from now on: 0 stands for before.
-func (s *Scenario) Watch(d *Direction) { s.queues = append(s.queues, d) }
+func (s *Scenario) Watch(d *simnet.Direction) { s.queues = append(s.queues, d) }
 
 // Report is what a scenario saw. Samples of index i are of the time up to At(i).
 type Report struct {
@@ -68,13 +70,13 @@ type Report struct {
 
 // FlowReport is what was seen of a flow.
 type FlowReport struct {
-	Flow  *Flow
+	Flow  *simnet.Flow
 	Bytes []uint64 // of messages received, by sample
 }
 
 // QueueReport is what was seen of a queue.
 type QueueReport struct {
-	Direction *Direction
+	Direction *simnet.Direction
 	Bytes     []int // waiting, by sample
 }
 
@@ -124,7 +126,7 @@ func (s *Scenario) Run(d time.Duration) (*Report, error) {
 func (s *Scenario) sums() {
 	r := s.report
 	*r = Report{Every: r.Every, Start: r.Start, Flows: r.Flows, Queues: r.Queues}
-	for _, d := range s.n.dirs {
+	for d := range s.n.Directions() {
 		c := d.Counters()
 		r.Packets += c.Packets
 		r.Dropped += c.Dropped
@@ -135,11 +137,12 @@ func (s *Scenario) sums() {
 			r.PausedFor += p
 		}
 	}
-	for _, h := range s.n.hosts {
+	for _, h := range s.n.Hosts() {
 		r.CNPs += h.Port.Counters().NpCnpSent
 	}
 	for _, f := range s.flows {
-		c := f.qa.Counters()
+		q, _ := f.QPs()
+		c := q.Counters()
 		r.Retransmitted += c.Retransmitted
 		r.Timeouts += c.LocalAckTimeoutErr
 	}

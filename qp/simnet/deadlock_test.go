@@ -1,0 +1,137 @@
+package simnet
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/roce-go/roce/qp"
+)
+
+// stuckForEver is the plain search that findDeadlock is held against: over the whole
+// network, adding up the packets that wait.
+func stuckForEver(n *Network, prio int) map[*Direction]bool {
+	heldBy := func(q *egress, port int) (b int) {
+		for p := q.q[prio].head; p != nil; p = p.next {
+			if int(p.ingress) == port {
+				b += int(p.size)
+			}
+		}
+		return b
+	}
+	stuck := make(map[*Direction]bool)
+	for _, d := range n.dirs {
+		if d.q != nil && d.to.sw != nil && d.q.paused>>prio&1 != 0 && d.q.qbytes[prio] != 0 && d.to.sw.ports[d.to.port].in[prio].xoff {
+			stuck[d] = true
+		}
+	}
+	for again := true; again; {
+		again = false
+		for _, d := range n.dirs {
+			if !stuck[d] {
+				continue
+			}
+			held := 0
+			for _, p := range d.to.sw.ports {
+				if stuck[p.end.out] {
+					held += heldBy(p.end.out.q, d.to.port)
+				}
+			}
+			if held <= d.to.sw.ports[d.to.port].in[prio].xonAt {
+				delete(stuck, d)
+				again = true
+			}
+		}
+	}
+	return stuck
+}
+
+// checkHeld compares the counts of who holds whom with the packets.
+func checkHeld(t require.TestingT, n *Network) {
+	for _, s := range n.switches {
+		for prio := range s.held {
+			if s.held[prio] == nil {
+				continue
+			}
+			want := make([]int, len(s.held[prio]))
+			for out, p := range s.ports {
+				for k := p.end.out.q.q[prio].head; k != nil; k = k.next {
+					want[out*len(s.ports)+int(k.ingress)] += int(k.size)
+				}
+			}
+			require.Equal(t, want, s.held[prio])
+		}
+	}
+}
+
+// Random networks of switches with links to and fro, flows by random ways: a deadlock
+// is found when the plain search finds one, at the latest when its members repeat
+// their pauses, and the circle is one of the plain search's.
+func TestDeadlocksAgainstPlainSearch(t *testing.T) {
+	found, free := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		n := New(Config{Seed: rapid.Uint64().Draw(t, "seed"), Carry: Shared})
+		switches := rapid.IntRange(3, 6).Draw(t, "switches")
+		for range switches {
+			_, err := n.AddSwitch(SwitchConfig{Lossless: 1 << 3, Buffer: 2_000_000, XOFF: 30_000})
+			require.NoError(t, err)
+			h, err := n.AddHost(HostConfig{})
+			require.NoError(t, err)
+			_, err = n.Connect(h, n.switches[len(n.switches)-1], LinkConfig{Rate: 100e9, Delay: time.Microsecond})
+			require.NoError(t, err)
+		}
+		next := make([][]*Direction, switches)
+		chords := rapid.IntRange(0, 3).Draw(t, "chords")
+		link := func(a, b int) {
+			l, err := n.Connect(n.switches[a], n.switches[b], LinkConfig{Rate: 100e9, Delay: time.Microsecond})
+			require.NoError(t, err)
+			next[a], next[b] = append(next[a], l.AB()), append(next[b], l.BA())
+		}
+		for i := range switches {
+			link(i, (i+1)%switches)
+		}
+		for range chords {
+			a := rapid.IntRange(0, switches-1).Draw(t, "a")
+			link(a, (a+rapid.IntRange(1, switches-1).Draw(t, "b"))%switches)
+		}
+		// Ways to a host go round the circle, so that they end, but for some.
+		for to := range switches {
+			for at := range switches {
+				if at != to && rapid.IntRange(0, 9).Draw(t, "round") != 0 {
+					require.NoError(t, n.switches[at].SetRoute(n.hosts[to], next[at][0]))
+				}
+			}
+		}
+		for range rapid.IntRange(3, 12).Draw(t, "flows") {
+			from := rapid.IntRange(0, switches-1).Draw(t, "from")
+			_, err := n.AddFlow(FlowConfig{From: n.hosts[from],
+				To: n.hosts[(from+rapid.IntRange(1, switches-1).Draw(t, "to"))%switches],
+				Op: qp.OpWrite, Size: 1 << 20, Depth: 4, Conn: ConnConfig{DSCP: 26, RetryForever: true}})
+			require.NoError(t, err)
+		}
+		for range 12 {
+			if n.Run(200*time.Microsecond) != nil {
+				break
+			}
+			checkHeld(t, n)
+		}
+		if d := n.Deadlock(); d != nil {
+			found++
+			stuck := stuckForEver(n, 3)
+			for _, x := range d.Cycle {
+				require.True(t, stuck[x], "%v", d)
+			}
+			return
+		}
+		if stuck := stuckForEver(n, 3); len(stuck) != 0 {
+			require.ErrorIs(t, n.Run(400*time.Microsecond), ErrDeadlock, "%d directions are stuck", len(stuck))
+			found++
+			return
+		}
+		free++
+	})
+	require.NotZero(t, found)
+	require.NotZero(t, free)
+}
