@@ -50,6 +50,12 @@ type Config struct {
 	// Window is the most PSNs outstanding, 1 .. 2^23-1. 0 means 8192. A READ
 	// that needs more starts when it is alone.
 	Window int
+	// ResponseWeight and RequestWeight say how NextPacket shares its turns while both
+	// wait: so many responses and acknowledgements, then so many requests, and round.
+	// 0 means 1, at most 65535. With other weights, or ends of unequal speed, one
+	// half may be slow; neither ever stands still (rule EE-3).
+	ResponseWeight int
+	RequestWeight  int
 	// NoCredits makes the responder advertise no end-to-end credits (code 31).
 	NoCredits bool
 	// NotMigrated clears the M bit of packets sent, as the Linux driver does.
@@ -72,6 +78,8 @@ func (c *Config) check() error {
 		{"MaxRdAtomic", int64(c.MaxRdAtomic), 0, 128},
 		{"MaxDestRdAtomic", int64(c.MaxDestRdAtomic), 0, 128},
 		{"AckEvery", int64(c.AckEvery), 0, 1 << 20},
+		{"ResponseWeight", int64(c.ResponseWeight), 0, 1<<16 - 1},
+		{"RequestWeight", int64(c.RequestWeight), 0, 1<<16 - 1},
 		{"Window", int64(c.Window), 0, psn.Half - 1},
 		// The memory of inline data, in one piece.
 		{"MaxSendWR x MaxInline", int64(ringSize(c.MaxSendWR&(1<<21-1))) * int64(c.MaxInline), 0, 1 << 30},

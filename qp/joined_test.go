@@ -56,13 +56,20 @@ func newJoined(t testing.TB, cfg qp.Config, mtu, size int) *joined {
 	return j
 }
 
+// lost counts a packet and reports whether it is lost: one in drop, at random, since
+// a strict turn might hit the same packet of each retry.
+func (j *joined) lost() bool {
+	j.packets++
+	return j.drop != 0 && uint32(j.packets)*2654435761>>16%uint32(j.drop) == 0
+}
+
 // carry takes one packet of side i to the other side, or reports false.
 func (j *joined) carry(i int) bool {
 	if !j.bytes {
 		if !j.q[i].NextPacket(j.now, &j.out) {
 			return false
 		}
-		if j.packets++; j.drop == 0 || j.packets%j.drop != 0 {
+		if !j.lost() {
 			j.q[1-i].HandlePacket(j.now, &j.out.Packet, nil)
 		}
 		return true
@@ -72,7 +79,7 @@ func (j *joined) carry(i int) bool {
 	}
 	j.f.Packet = j.out.Packet
 	j.buf = j.f.AppendTo(j.buf[:0])
-	if j.packets++; j.drop == 0 || j.packets%j.drop != 0 {
+	if !j.lost() {
 		if j.g.Decode(frame.Ethernet, j.buf) != nil || j.g.CheckICRC() != frame.ICRCGood {
 			panic("a frame of our own is not good")
 		}

@@ -47,6 +47,7 @@ type QP struct {
 	resp     Responder
 	counters Counters
 	attr     Attr
+	turns    turns
 	events   uint8 // set of Event
 	drained  bool  // SQD: the event was raised
 	met      bool  // RTR: a packet arrived, and the event was raised
@@ -60,6 +61,8 @@ func New(cfg Config) (*QP, error) {
 	q := new(QP)
 	q.req.init(&cfg, &q.counters)
 	q.resp.init(&cfg, &q.counters)
+	q.turns.weight = [2]uint16{uint16(max(1, cfg.ResponseWeight)), uint16(max(1, cfg.RequestWeight))}
+	q.turns.left = q.turns.weight[0]
 	return q, nil
 }
 
@@ -336,88 +339,73 @@ func (q *QP) Tick(now time.Time) {
 	q.after()
 }
 
-// NextPacket makes the next packet to send, answers first, or reports false when
-// there is none now.
+// NextPacket builds the next packet to send, or reports false when there is none
+// now. While both requests and what the peer is owed wait, they take turns: see
+// [Config.ResponseWeight].
 func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
-	if q.resp.NextPacket(out) {
-		if q.resp.mode == broken {
-			q.after()
-		}
-		return true
-	}
-	if q.req.cur == q.req.tail {
-		return false
-	}
-	t := q.req.clock.At(now)
-	if !q.req.nextPacket(t, out) {
-		return false
-	}
-	if q.attr.State == SQD {
-		q.after() // what was made may have been the last of a UC message
-	}
-	return true
+	return q.NextPacketOf(now, PendingPacket, out)
 }
 
 // NextPacketOf is NextPacket for the kinds of packets in of alone. A pacer that
 // holds back data lets acknowledgements through with PendingAck: one is built only
 // where no response that it must follow is due (rule RS-14).
 func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {
-	if of&PendingPacket == PendingPacket {
-		return q.NextPacket(now, out)
-	}
-	if of&PendingResponse != 0 && q.resp.pending != 0 || of&PendingAck != 0 && q.resp.pending == 0 {
-		if q.resp.NextPacket(out) {
-			q.after()
+	owes := of&PendingResponse != 0 && q.resp.pending != 0 ||
+		of&PendingAck != 0 && q.resp.pending == 0 && (q.resp.hasNak || q.resp.hasAck)
+	asks := of&PendingRequest != 0 && q.req.cur != q.req.tail
+	switch {
+	case asks && (!owes || q.turns.ofRequests):
+		if q.nextRequest(now, out) {
+			q.turns.took(true, owes)
 			return true
 		}
+		if !owes {
+			return false
+		}
+	case !owes:
+		return false
 	}
-	if of&PendingRequest == 0 || q.req.cur == q.req.tail || !q.req.nextPacket(q.req.clock.At(now), out) {
+	q.resp.NextPacket(out)
+	if q.resp.mode == broken {
+		q.after()
+	}
+	q.turns.took(false, asks)
+	return true
+}
+
+func (q *QP) nextRequest(now time.Time, out *Outgoing) bool {
+	if !q.req.nextPacket(q.req.clock.At(now), out) {
 		return false
 	}
 	if q.attr.State == SQD {
-		q.after()
+		q.after() // what was built may have been the last of a UC message
 	}
 	return true
 }
 
-// Pending is a set of things that a QP has for its caller.
-type Pending uint8
+// turns shares the wire between the two halves of a QP, so that neither starves the
+// other (rule EE-3). The half whose turn it is has at most its weight of packets
+// left; it keeps the turn while it has nothing to send.
+type turns struct {
+	weight     [2]uint16 // of responses and acknowledgements; of requests
+	left       uint16
+	ofRequests bool // whose turn it is
+}
 
-// What may be pending.
-const (
-	PendingRequest        Pending = 1 << iota // a request to send, now or after an RNR wait
-	PendingResponse                           // a READ response or atomic acknowledgement to send
-	PendingAck                                // an acknowledgement or a NAK to send
-	PendingSendCompletion                     // NextSendCompletion may give one
-	PendingRecvCompletion                     // NextRecvCompletion may give one
-	PendingEvent                              // NextEvent gives one
-
-	PendingPacket = PendingRequest | PendingResponse | PendingAck
-)
-
-// Pending returns those things of the set of that the QP has for its caller. It
-// spares whoever drives many QPs from asking each for everything after each call.
-func (q *QP) Pending(of Pending) Pending {
-	var p Pending
-	if of&PendingRequest != 0 && q.req.sendable() != nil {
-		p |= PendingRequest
+// took notes that a packet was built, and whether the other half had to wait.
+func (t *turns) took(request, waits bool) {
+	if !waits || request != t.ofRequests {
+		return
 	}
-	if q.resp.pending != 0 {
-		p |= PendingResponse
+	if t.left > 1 {
+		t.left--
+		return
 	}
-	if q.resp.hasNak || q.resp.hasAck {
-		p |= PendingAck
+	t.ofRequests = !request
+	t.left = t.weight[0]
+	if t.ofRequests {
+		t.left = t.weight[1]
 	}
-	if q.req.head != q.req.done {
-		p |= PendingSendCompletion
-	}
-	if q.resp.compHead != q.resp.compTail || q.resp.mode == broken {
-		p |= PendingRecvCompletion
-	}
-	if q.events != 0 {
-		p |= PendingEvent
-	}
-	return p & of
 }
 
 // NextAH returns the address handle of the datagram that NextPacket would make

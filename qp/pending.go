@@ -1,0 +1,41 @@
+package qp
+
+// Pending is a set of things that a QP has for its caller.
+type Pending uint8
+
+// What may be pending.
+const (
+	PendingRequest        Pending = 1 << iota // a request to send, now or after an RNR wait
+	PendingResponse                           // a READ response or atomic acknowledgement to send
+	PendingAck                                // an acknowledgement or a NAK to send
+	PendingSendCompletion                     // NextSendCompletion may give one
+	PendingRecvCompletion                     // NextRecvCompletion may give one
+	PendingEvent                              // NextEvent gives one
+
+	PendingPacket = PendingRequest | PendingResponse | PendingAck
+)
+
+// Pending returns those things of the set of that the QP has for its caller. It
+// spares whoever drives many QPs from asking each for everything after each call.
+func (q *QP) Pending(of Pending) Pending {
+	var p Pending
+	if of&PendingRequest != 0 && q.req.sendable() != nil {
+		p |= PendingRequest
+	}
+	if q.resp.pending != 0 {
+		p |= PendingResponse
+	}
+	if q.resp.hasNak || q.resp.hasAck {
+		p |= PendingAck
+	}
+	if q.req.head != q.req.done {
+		p |= PendingSendCompletion
+	}
+	if q.resp.compHead != q.resp.compTail || q.resp.mode == broken {
+		p |= PendingRecvCompletion
+	}
+	if q.events != 0 {
+		p |= PendingEvent
+	}
+	return p & of
+}
