@@ -121,12 +121,21 @@ func (n *NotificationPoint) HandlePacket(now time.Time, a *Arrival, g *Gate) boo
 	if !a.AsksForCNP() {
 		return false
 	}
-	switch {
-	case n.scope == ScopeAddressPair:
-		g = n.gate([2][16]byte{a.Src.As16(), a.Dst.As16()})
-	case n.scope == ScopeDestination:
-		g = n.gate([2][16]byte{a.Src.As16()})
-	case n.scope == ScopePort || g == nil:
+	if g == nil {
+		g = &n.port
+	}
+	return n.asked(a.Src, a.Dst, g)
+}
+
+// asked decides about a packet that asks for a CNP, at the time last; g is the gate
+// of its queue pair.
+func (n *NotificationPoint) asked(src, dst netip.Addr, g *Gate) bool {
+	switch n.scope {
+	case ScopeAddressPair:
+		g = n.gate([2][16]byte{src.As16(), dst.As16()})
+	case ScopeDestination:
+		g = n.gate([2][16]byte{src.As16()})
+	case ScopePort:
 		g = &n.port
 	}
 	if !g.pass(n.last, n.gap) {

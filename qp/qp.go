@@ -274,7 +274,8 @@ func (q *QP) PostRecv(wr *RecvWR) error {
 
 // HandlePacket takes a packet. grh is the area that precedes a datagram in memory:
 // a GRH, or for IPv4 20 unspecified bytes and the IPv4 header. Only UD looks at it;
-// nil leaves the area zero. Nothing of p and grh is kept.
+// nil leaves the area zero. Nothing of p and grh is kept. A congestion notification
+// packet is for whoever limits the rate: here it is Invalid.
 func (q *QP) HandlePacket(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	q.counters.RxPackets++
 	if p == nil || q.req.clock == nil {
@@ -282,14 +283,6 @@ func (q *QP) HandlePacket(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verd
 		return Invalid
 	}
 	t := q.req.clock.At(now)
-	if p.Opcode == bth.CNP {
-		if p.DestQP != q.req.qpn || q.attr.State < RTR {
-			q.counters.Invalid++
-			return Invalid
-		}
-		q.counters.CNPHandled++
-		return Notified
-	}
 	if q.attr.State < RTR || q.attr.State == Error {
 		q.counters.Inactive++ // rules RS-18, RS-19
 		return Inactive

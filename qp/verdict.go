@@ -20,12 +20,11 @@ const (
 	Invalid                      // opcode of another service, wrong P_Key, QP number or Q_Key, dropped
 	Inactive                     // the QP is in a state that takes no packets, dropped
 	NoReceive                    // UC and UD: no receive posted or too small, dropped
-	Notified                     // a congestion notification packet
 )
 
 var verdictNames = [...]string{"accepted", "duplicate", "out of sequence", "not ready", "refused",
 	"retried", "failed", "stale", "unsent", "reserved", "wrong side", "invalid", "inactive",
-	"no receive", "notified"}
+	"no receive"}
 
 // String returns the name of v.
 func (v Verdict) String() string { return name(verdictNames[:], int(v)) }
@@ -62,10 +61,9 @@ type Counters struct {
 	QKeyViolations         uint64 // UD: wrong Q_Key
 
 	// Both.
-	WrongSide  uint64 // requests to a requester, responses to a responder
-	Invalid    uint64 // opcode of another service, wrong P_Key or QP number
-	Inactive   uint64 // packets in a state that takes none
-	TxPackets  uint64 // packets made
-	RxPackets  uint64 // packets handed in
-	CNPHandled uint64 // rp_cnp_handled: congestion notification packets received
+	WrongSide uint64 // requests to a requester, responses to a responder
+	Invalid   uint64 // opcode of another service, wrong P_Key or QP number
+	Inactive  uint64 // packets in a state that takes none
+	TxPackets uint64 // packets made
+	RxPackets uint64 // packets handed in
 }

@@ -77,10 +77,10 @@ func (e *experiment) run(step func()) error {
 	switch e.Preset {
 	case "paper":
 		p := cnp.Paper()
-		top.Host.DCQCN = &p
+		top.Host.Control = cnp.Controller(p)
 	case "nvidia":
 		p := cnp.NVIDIA()
-		top.Host.DCQCN = &p
+		top.Host.Control = cnp.Controller(p)
 	}
 	// The message times of all flows, or of those that the scenario is about.
 	var timed []*simnet.Flow

@@ -34,7 +34,7 @@ func TestCongestionOnTheWire(t *testing.T) {
 	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 11},
 		Switch:  simnet.SwitchConfig{Lossless: lossless, XOFF: 50_000, ECN: &cnp.CongestionParams{Kmin: 20_000, Kmax: 100_000, Pmax: 100_000}},
-		Host:    simnet.HostConfig{DCQCN: &p},
+		Host:    simnet.HostConfig{Control: cnp.Controller(p)},
 	}.Star(5)
 	require.NoError(t, err)
 	name := filepath.Join(t.TempDir(), "receiver.pcap")

@@ -45,13 +45,16 @@ type Needs uint8
 // Needs.
 const (
 	// NeedRTT asks for round trip times: the port keeps when packets left, and
-	// asks for acknowledgements more often.
+	// asks for more acknowledgements.
 	NeedRTT Needs = 1 << iota
 	// NeedINT asks for telemetry: the port's data collects records of switches,
 	// and acknowledgements bring them back.
 	NeedINT
 	// NeedECT asks that data be sent ECN-capable.
 	NeedECT
+	// NeedAcks asks for an acknowledgement of each packet, as far as the receiver
+	// has time for them. NeedRTT and NeedINT do so as well.
+	NeedAcks
 )
 
 // Flow is the control of one sending queue pair. After each call but the last
@@ -68,6 +71,8 @@ type Flow interface {
 	Lost(now int64, k LossKind)
 	// Tick makes up for all periods that have ended by now.
 	Tick(now int64)
+	// Reset begins anew: the queue pair will be another connection.
+	Reset()
 
 	// Due returns when Tick is due, or 0 when nothing is. After Tick(now) it is
 	// later than now.

@@ -73,7 +73,7 @@ func incast(t testing.TB, carry simnet.Carry, senders int, dcqcn bool, idle int)
 	}
 	if dcqcn {
 		p := cnp.Paper()
-		top.Host.DCQCN = &p
+		top.Host.Control = cnp.Controller(p)
 	}
 	f, err := top.Star(senders + 1)
 	require.NoError(t, err)
@@ -122,7 +122,7 @@ func BenchmarkClos(b *testing.B) {
 	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 1, Carry: simnet.Shared},
 		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, ECN: &cnp.CongestionParams{Kmin: 100_000, Kmax: 400_000, Pmax: 200_000}},
-		Host:    simnet.HostConfig{DCQCN: &p},
+		Host:    simnet.HostConfig{Control: cnp.Controller(p)},
 	}.Clos(8, 4, 8)
 	require.NoError(b, err)
 	var flows []*simnet.Flow

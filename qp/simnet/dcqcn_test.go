@@ -9,6 +9,7 @@ import (
 
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/congestion"
 	"github.com/roce-go/roce/qp/simnet"
 	"github.com/roce-go/roce/qp/simnet/lab"
 )
@@ -28,7 +29,7 @@ func converge(t testing.TB, p cnp.Params, flows int, rate uint64, total time.Dur
 	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 1, Carry: simnet.Shared},
 		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, ECN: &ecn},
-		Host:    simnet.HostConfig{DCQCN: &p},
+		Host:    simnet.HostConfig{Control: cnp.Controller(p)},
 		Rate:    rate,
 	}.Star(flows + 1)
 	require.NoError(t, err)
@@ -106,12 +107,12 @@ func TestConvergence(t *testing.T) {
 // The victim's packets stand behind those of others that are
 // paused, and DCQCN frees it.
 func TestVictim(t *testing.T) {
-	goodput := func(p *cnp.Params) (victim float64, pausedCore time.Duration) {
+	goodput := func(p congestion.Controller) (victim float64, pausedCore time.Duration) {
 		ecn := cnp.PaperCongestion()
 		f, err := lab.Topology{
 			Network: simnet.Config{Seed: 1, Carry: simnet.Shared},
 			Switch:  simnet.SwitchConfig{Lossless: 1 << 3, ECN: &ecn},
-			Host:    simnet.HostConfig{DCQCN: p},
+			Host:    simnet.HostConfig{Control: p},
 			Rate:    40e9, Core: 200e9,
 		}.Dumbbell(5)
 		require.NoError(t, err)
@@ -129,7 +130,7 @@ func TestVictim(t *testing.T) {
 	require.Less(t, alone, 20e9, "head of line blocking")
 	require.Greater(t, paused, 10*time.Millisecond, "the pause came from the switch behind")
 	p := cnp.Paper()
-	with, paused := goodput(&p)
+	with, paused := goodput(cnp.Controller(p))
 	require.Greater(t, with, 38e9)
 	require.Less(t, paused, 2*time.Millisecond)
 }

@@ -55,7 +55,7 @@ func ExampleScenario() {
 	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 1, Carry: simnet.Decoded},
 		Switch:  simnet.SwitchConfig{Lossless: 1 << 3, ECN: &ecn},
-		Host:    simnet.HostConfig{DCQCN: &p},
+		Host:    simnet.HostConfig{Control: cnp.Controller(p)},
 		Rate:    40e9,
 	}.Star(5)
 	if err != nil {

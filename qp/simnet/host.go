@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/congestion"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
@@ -24,10 +24,9 @@ type HostConfig struct {
 	MaxQPs     int // 0 means 1024
 	MaxRegions int // 0 means 1024
 
-	// DCQCN are the parameters of congestion control; nil switches it off. With
-	// them data is sent ECN-capable. LineRate must be the rate of the host's link;
-	// 0 means 100 Gb/s.
-	DCQCN    *cnp.Params
+	// Control is congestion control, such as cnp.Controller(cnp.Paper()); nil is none.
+	// LineRate must be the rate of the host's link; 0 means 100 Gb/s.
+	Control  congestion.Controller
 	LineRate uint64
 
 	// Port, where not nil, changes the port's configuration before it is made.
@@ -100,7 +99,7 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 	}
 	sc := softnic.Config{
 		MAC: hostMAC(i), GIDs: cfg.GIDs, MaxQPs: cfg.MaxQPs, Regions: h.Regions,
-		DCQCN: cfg.DCQCN, LineRate: cfg.LineRate, ECT: cfg.DCQCN != nil,
+		Control: cfg.Control, LineRate: cfg.LineRate,
 	}
 	if cfg.Port != nil {
 		cfg.Port(&sc)
@@ -110,7 +109,7 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 	if onWork != nil {
 		sc.OnWork = func() { h.work(); onWork() }
 	}
-	if sc.DCQCN != nil {
+	if sc.Control != nil {
 		if h.lineRate = sc.LineRate; h.lineRate == 0 {
 			h.lineRate = 100e9
 		}

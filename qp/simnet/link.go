@@ -176,7 +176,7 @@ func (d *Direction) SetFaults(f Faults) {
 }
 
 // Connect links two nodes. The errors wrap ErrConfig: a host has one link, and
-// its port has to have the link's rate where it uses DCQCN.
+// its port has to have the link's rate where it uses congestion control.
 func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 	if cfg.Rate > 1e13 || cfg.Delay < 0 || cfg.Delay > time.Hour || cfg.QueueLimit < 0 || a == b {
 		return nil, fmt.Errorf("%w: link %+v", ErrConfig, cfg)

@@ -35,7 +35,7 @@ func TestRandomNetworks(t *testing.T) {
 			if rapid.Bool().Draw(t, "nvidia") {
 				p = cnp.NVIDIA()
 			}
-			top.Host.DCQCN = &p
+			top.Host.Control = cnp.Controller(p)
 			top.Switch.ECN = &cnp.CongestionParams{Kmin: 10_000, Kmax: 100_000, Pmax: 100_000}
 		}
 		if rapid.Bool().Draw(t, "weighted") {
@@ -114,7 +114,7 @@ func TestRandomNetworksRepeat(t *testing.T) {
 			f, err := lab.Topology{
 				Network: simnet.Config{Seed: seed, Carry: carry},
 				Switch:  simnet.SwitchConfig{Lossless: 1 << 3, XOFF: 50_000, ECN: &cnp.CongestionParams{Kmin: 5_000, Kmax: 50_000, Pmax: 500_000}},
-				Host:    simnet.HostConfig{DCQCN: &p},
+				Host:    simnet.HostConfig{Control: cnp.Controller(p)},
 			}.Clos(2, 2, 2)
 			require.NoError(t, err)
 			for _, l := range f.Links() {

@@ -7,19 +7,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/congestion"
 	"github.com/roce-go/roce/qp/simnet"
 	"github.com/roce-go/roce/qp/simnet/lab"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
 // manyQPs connects n queue pairs of one host to others on other hosts.
-func manyQPs(t testing.TB, n, others int, p *cnp.Params) (*lab.Fabric, []*softnic.QP, []*softnic.QP) {
+func manyQPs(t testing.TB, n, others int, p congestion.Controller) (*lab.Fabric, []*softnic.QP, []*softnic.QP) {
 	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 1, Carry: simnet.Decoded},
 		Switch:  simnet.SwitchConfig{Lossless: 1},
-		Host:    simnet.HostConfig{MaxQPs: n, DCQCN: p},
+		Host:    simnet.HostConfig{MaxQPs: n, Control: p},
 	}.Star(others + 1)
 	require.NoError(t, err)
 	qa, qb := make([]*softnic.QP, n), make([]*softnic.QP, n)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/congestion"
 	"github.com/roce-go/roce/qp/simnet"
 	"github.com/roce-go/roce/qp/simnet/lab"
 )
@@ -32,12 +33,12 @@ func totals(n *simnet.Network) (c simnet.LinkCounters) {
 
 // starIncast is senders hosts with a message each to h0, over a switch of little
 // buffer.
-func starIncast(t *testing.T, lossless uint8, dcqcn *cnp.Params, senders, size int, carry simnet.Carry) (*lab.Fabric, []*simnet.Flow) {
+func starIncast(t *testing.T, lossless uint8, dcqcn congestion.Controller, senders, size int, carry simnet.Carry) (*lab.Fabric, []*simnet.Flow) {
 	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 3, Carry: carry},
 		Switch: simnet.SwitchConfig{Buffer: 2_000_000, Lossless: lossless,
 			ECN: &cnp.CongestionParams{Kmin: 50_000, Kmax: 200_000, Pmax: 100_000}},
-		Host: simnet.HostConfig{DCQCN: dcqcn},
+		Host: simnet.HostConfig{Control: dcqcn},
 	}.Star(senders + 1)
 	require.NoError(t, err)
 	var flows []*simnet.Flow
@@ -89,7 +90,7 @@ func TestPFCKeepsAllAndItsAbsenceCollapses(t *testing.T) {
 
 	// DCQCN without PFC drops for a while, then settles.
 	p := cnp.Paper()
-	f, flows = starIncast(t, 1<<3, &p, senders, size, simnet.Decoded)
+	f, flows = starIncast(t, 1<<3, cnp.Controller(p), senders, size, simnet.Decoded)
 	finish(t, f, flows, time.Second)
 	require.Zero(t, totals(f.Network).Dropped)
 	require.NotZero(t, totals(f.Network).Marked)
@@ -105,7 +106,7 @@ func TestPFCKeepsAllAndItsAbsenceCollapses(t *testing.T) {
 func TestCarryMakesNoDifference(t *testing.T) {
 	run := func(c simnet.Carry) string {
 		p := cnp.Paper()
-		f, flows := starIncast(t, 1<<3, &p, 8, 256<<10, c)
+		f, flows := starIncast(t, 1<<3, cnp.Controller(p), 8, 256<<10, c)
 		var trace bytes.Buffer
 		f.Trace(&trace)
 		finish(t, f, flows, time.Second)
@@ -389,7 +390,7 @@ func TestConfigErrors(t *testing.T) {
 	_, err = n.AddHost(simnet.HostConfig{Name: "a"})
 	require.ErrorIs(t, err, simnet.ErrConfig)
 	p := cnp.Paper()
-	b, err := n.AddHost(simnet.HostConfig{Name: "b", DCQCN: &p, LineRate: 40e9})
+	b, err := n.AddHost(simnet.HostConfig{Name: "b", Control: cnp.Controller(p), LineRate: 40e9})
 	require.NoError(t, err)
 	_, err = n.Connect(a, b, simnet.LinkConfig{Rate: 100e9})
 	require.ErrorIs(t, err, simnet.ErrConfig)

@@ -61,7 +61,7 @@ func TestAllocs(t *testing.T) {
 	require.Zero(t, mallocs(exchange), "reliable exchange with loss")
 
 	params := cnp.Paper()
-	port := onePort(t, 1, softnic.Config{DCQCN: &params}, "192.0.2.1")
+	port := onePort(t, 1, softnic.Config{Control: cnp.Controller(params)}, "192.0.2.1")
 	q, _ := qpOf(t, port, start, qp.RC, toPeer(), nil)
 	f := request(q)
 	good := f.AppendTo(nil)

@@ -36,7 +36,7 @@ func TestConfig(t *testing.T) {
 		require.ErrorIs(t, err, softnic.ErrConfig, name)
 	}
 	c := good
-	c.DCQCN = new(cnp.Params)
+	c.Control = cnp.Controller(cnp.Params{})
 	_, err := softnic.New(c)
 	require.ErrorIs(t, err, cnp.ErrParams)
 }
@@ -197,7 +197,7 @@ func TestStrangers(t *testing.T) {
 // TestCNPs: marked packets are answered, paced, and a CNP lowers the rate.
 func TestCNPs(t *testing.T) {
 	params := cnp.Paper()
-	p := onePort(t, 1, softnic.Config{DCQCN: &params, LineRate: 10e9, ECT: true}, "192.0.2.1")
+	p := onePort(t, 1, softnic.Config{Control: cnp.Controller(params), LineRate: 10e9, ECT: true}, "192.0.2.1")
 	q, _ := qpOf(t, p, start, qp.RC, toPeer(), func(_ *softnic.QPConfig, a *qp.Attr) { a.DestQPN = 0x4321 })
 	cnps := 0
 	now := start

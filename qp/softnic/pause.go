@@ -13,24 +13,23 @@ func Priority(trafficClass uint8, tagged bool, tci uint16) uint8 {
 // SetPaused holds back packets of the priorities whose bits are set in mask, as
 // PFC asks for, and lets those of the others go. Bit n is priority n.
 func (p *Port) SetPaused(mask uint8) {
-	if mask == p.paused {
+	r := &p.ready
+	if mask == r.paused {
 		return
 	}
-	p.paused = mask
-	p.release()
-}
-
-// release has all QPs that are held back looked at again.
-func (p *Port) release() {
-	for q := p.held.pop(); q != nil; q = p.held.pop() {
-		p.ready.push(q)
+	r.paused = mask
+	if p.cfg.Ack == nil {
+		return
 	}
-}
-
-// holds reports whether q's next packet is of a paused priority.
-func (p *Port) holds(q *QP) bool {
-	_, ah := q.waitsFor()
-	return p.paused>>Priority(ah.TrafficClass, ah.HasVLAN, ah.VLAN)&1 != 0
+	// Which of its packets a QP sends next may depend on it. Those that are moved to
+	// a later list are looked at once more, to the same effect.
+	for i := range r.list {
+		for q := r.list[i].head; q != nil; {
+			next := q.next
+			r.push(q, p.priorityOf(q))
+			q = next
+		}
+	}
 }
 
 // nextCNP returns the first CNP that is not of a paused priority, which it puts at
@@ -38,7 +37,7 @@ func (p *Port) holds(q *QP) bool {
 func (p *Port) nextCNP() *cnpDue {
 	size := uint32(len(p.cnps))
 	for i := p.cnpHead; i != p.cnpTail; i++ {
-		if d := &p.cnps[i%size]; p.paused == 0 || !p.holdsCNP(d) {
+		if d := &p.cnps[i%size]; p.ready.paused == 0 || !p.holdsCNP(d) {
 			head := &p.cnps[p.cnpHead%size]
 			*d, *head = *head, *d
 			return head
@@ -49,6 +48,6 @@ func (p *Port) nextCNP() *cnpDue {
 
 // holdsCNP reports whether a CNP is of a paused priority.
 func (p *Port) holdsCNP(d *cnpDue) bool {
-	c := p.cfg.DCQCN
-	return p.paused>>Priority(c.CnpDscp<<2, d.hasVLAN, uint16(c.Cnp802pPrio)<<13)&1 != 0
+	c := p.cc.cnp
+	return p.ready.paused>>Priority(c.DSCP<<2, d.hasVLAN, uint16(c.Priority)<<13)&1 != 0
 }

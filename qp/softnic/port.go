@@ -2,7 +2,7 @@
 // machine: queue pairs, completion queues, shared receive queues, regions,
 // addresses; frames in, frames out. It speaks RoCE v1 and v2, answers ARP and
 // neighbour discovery so that other hosts find it, sends congestion notification
-// packets, and holds each queue pair to its DCQCN rate.
+// packets, and holds each queue pair to what congestion control allows it.
 //
 // It does no I/O, starts no goroutine and knows no clock. **After each call that
 // may have changed something, call NextFrame until it reports false, poll the
@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/congestion"
 )
 
 var (
@@ -74,13 +74,29 @@ type Config struct {
 	// asked for this one's address are in it as well, but make room.
 	MaxNeighbors int
 
-	// DCQCN holds the parameters of congestion control. nil switches it off: no
-	// CNP is sent, and one received is only counted.
-	DCQCN    *cnp.Params
-	LineRate uint64 // bits per second; for DCQCN; 0 means 100 Gb/s
+	// Control is congestion control, such as cnp.Controller(cnp.Paper()). nil is
+	// none: no CNP is sent, and one received is only counted.
+	Control  congestion.Controller
+	LineRate uint64 // bits per second; for Control; 0 means 100 Gb/s
 	// ECT marks the packets sent ECN-capable where the address handle leaves the
-	// two bits clear. DCQCN needs it at the sender of data.
+	// two bits clear. A Control that needs it does so by itself.
 	ECT bool
+
+	// AckEvery is for QPs whose own AckEvery is 0: at least every so many packets
+	// ask for an acknowledgement. 0 means each packet where Control wants to know
+	// about each, and else what qp.Config says.
+	AckEvery int
+	// MaxInFlight is how many packets of a QP may be in flight where Control counts
+	// them, 1 .. 2^23; 32 bytes each. 0 means 1024.
+	MaxInFlight int
+	// CNP and Ack mark CNPs and acknowledgements. nil means for CNPs what Control
+	// says, or DSCP 48 and priority 6, and for acknowledgements what the QP's data
+	// has.
+	CNP, Ack *Marking
+	// Weights are the shares of the port for each priority, served by deficit round
+	// robin. A priority of weight 0 is served strictly before all with a weight, and
+	// a higher one of these before a lower. CNPs go before all.
+	Weights [8]int
 
 	// OnWork, where not nil, is called whenever a queue pair may have something to
 	// do: after posts, changes, and packets that arrived. It must not call the port.
@@ -100,6 +116,7 @@ type Counters struct {
 	NpCnpSent              uint64 // np_cnp_sent
 	NpCnpDropped           uint64 // for want of room among those to be sent
 	RpCnpHandled           uint64 // rp_cnp_handled
+	RpCnpIgnored           uint64 // rp_cnp_ignored: of another partition, or for a QP that does not receive
 	TxFrames               uint64
 	TxUnresolved           uint64 // sends given up for want of a hardware address
 }
@@ -114,13 +131,11 @@ type Port struct {
 	finder   frame.Finder
 	counters Counters
 
-	np *cnp.NotificationPoint
-	rp *cnp.ReactionPort
+	cc control
 
-	ready     qpList   // QPs that may have a packet to send
-	held      qpList   // QPs whose priority is paused
-	heap      []*QP    // QPs that wait for a time
-	cnps      []cnpDue // ring
+	ready     readyLists // QPs that may have a packet to send
+	heap      []*QP      // QPs that wait for a time
+	cnps      []cnpDue   // ring
 	cnpHead   uint32
 	cnpTail   uint32
 	control   controlRing
@@ -137,8 +152,6 @@ type Port struct {
 	tx    frame.Frame
 	grh   [qp.GRHSize]byte
 	event eventList
-
-	paused uint8 // priorities
 }
 
 type gid struct {
@@ -147,8 +160,7 @@ type gid struct {
 	v1    bool
 }
 
-// New returns a port. The errors are ErrConfig, and cnp.ErrParams for bad DCQCN
-// parameters.
+// New returns a port. The errors are ErrConfig, and those of Control.
 func New(cfg Config) (*Port, error) {
 	if cfg.MaxQPs == 0 {
 		cfg.MaxQPs = 1024
@@ -184,15 +196,17 @@ func New(cfg Config) (*Port, error) {
 		a := g.Addr.Unmap()
 		p.gids = append(p.gids, gid{addr: a, bytes: a.As16(), v1: g.Type == RoCEv1})
 	}
-	if cfg.DCQCN != nil {
-		var err error
-		if p.np, err = cnp.NewNotificationPoint(*cfg.DCQCN, 0); err != nil {
-			return nil, err
-		}
-		if p.rp, err = cnp.NewReactionPort(*cfg.DCQCN, cfg.LineRate); err != nil {
-			return nil, err
-		}
+	if cfg.AckEvery < 0 || cfg.MaxInFlight < 0 || cfg.MaxInFlight > 1<<23 ||
+		cfg.CNP != nil && !cfg.CNP.ok() || cfg.Ack != nil && !cfg.Ack.ok() {
+		return nil, ErrConfig
 	}
+	if err := p.ready.init(cfg.Weights); err != nil {
+		return nil, err
+	}
+	if err := p.cc.init(&p.cfg); err != nil {
+		return nil, err
+	}
+	p.cfg.ECT = p.cfg.ECT || p.cc.needs&congestion.NeedECT != 0
 	return p, nil
 }
 
@@ -297,7 +311,7 @@ func (p *Port) Tick(now time.Time) {
 	for len(p.heap) != 0 && p.heap[0].due <= t {
 		q := p.heap[0]
 		if d := q.m.Due(); d != 0 && d <= t {
-			q.m.Tick(now)
+			p.tick(now, q)
 		}
 		q.paced = 0
 		p.touch(q)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
 )
 
@@ -32,24 +31,20 @@ type QP struct {
 	gid     uint8
 	srcPort uint16
 
-	rate *limiter // nil without DCQCN
-	gate cnp.Gate
+	rate *limiter // nil without congestion control
 
 	sendCQ, recvCQ     *CQ
 	sendNode, recvNode cqNode
-	next, eventNext    *QP
+	next, prev         *QP // in a list of those that are ready
+	eventNext          *QP
 
 	due, paced  int64 // deadline in the heap; end of a wait for the pacer
 	heapAt      int32
+	prio        uint8 // of a connected QP's data
+	readyPrio   uint8 // of the list that it is in
 	queued      bool
 	eventQueued bool
 	unresolved  bool // waits for a hardware address
-}
-
-// limiter holds a QP to its DCQCN rate.
-type limiter struct {
-	rp    cnp.ReactionPoint
-	pacer cnp.Pacer
 }
 
 // CreateQP makes a QP in Reset. QP 1, the GSI, is a UD QP. The errors are ErrNoQP
@@ -78,6 +73,9 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	c := cfg.Config
 	c.QPN = qpn
 	c.Clock = &p.clock
+	if c.AckEvery == 0 {
+		c.AckEvery = p.cc.ackEvery
+	}
 	if c.Memory == nil && p.cfg.Regions != nil {
 		c.Memory = p.cfg.Regions
 	}
@@ -94,9 +92,7 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	q := &QP{port: p, m: m, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, heapAt: -1}
 	q.sendNode.q, q.recvNode.q = q, q
 	q.recvNode.recv = true
-	if p.rp != nil {
-		q.rate = &limiter{rp: p.rp.ReactionPoint()}
-	}
+	q.rate = p.cc.newLimiter(c.Type)
 	p.qps[qpn] = q
 	if p.live++; p.live > cap(p.heap) {
 		// Room for all, so that no call on the packet path makes any.
@@ -158,8 +154,8 @@ func (q *QP) Counters() qp.Counters { return q.machine().Counters() }
 // Outstanding returns the number of sends that are not complete.
 func (q *QP) Outstanding() int { return q.machine().Outstanding() }
 
-// Rate returns what DCQCN allows the QP to send, in bits per second, and whether
-// it is limited at all.
+// Rate returns what congestion control allows the QP to send, in bits per second,
+// and whether it is limited at all.
 func (q *QP) Rate() (rate uint64, limited bool) {
 	if q.port == nil {
 		return 0, false
@@ -167,7 +163,16 @@ func (q *QP) Rate() (rate uint64, limited bool) {
 	if q.rate == nil {
 		return q.port.cfg.LineRate, false
 	}
-	return q.rate.rp.Rate(), q.rate.rp.Limited()
+	return q.rate.rate(q.port.cfg.LineRate)
+}
+
+// Window returns how many bytes congestion control allows the QP to have in flight,
+// 0 for any number, and how many are, where it counts them.
+func (q *QP) Window() (most, inFlight int64) {
+	if q.port == nil || q.rate == nil {
+		return 0, 0
+	}
+	return q.rate.flow.Window(), q.rate.flight.bytes
 }
 
 // Modify changes attributes and state: see qp.QP's Modify. Besides its errors
@@ -228,11 +233,10 @@ func (q *QP) modified(a *qp.Attr, mask qp.AttrMask, peer netip.Addr) {
 	if mask&qp.AttrAH != 0 {
 		q.ah, q.peer, q.gid = a.AH, peer, a.AH.SGIDIndex
 		q.mac = a.AH.MAC
+		q.prio = Priority(q.ah.TrafficClass, q.ah.HasVLAN, q.ah.VLAN)
 	}
-	// Both may have changed, where the next packet goes and whether there is one:
-	// who waited for an address or a priority looks again.
+	// Both may have changed, where the next packet goes and whether there is one.
 	q.unresolved = false
-	p.release()
 	if mask&(qp.AttrAH|qp.AttrDestQPN) != 0 {
 		at := q.m.Attr()
 		fl := at.AH.FlowLabel
@@ -243,8 +247,8 @@ func (q *QP) modified(a *qp.Attr, mask qp.AttrMask, peer netip.Addr) {
 	}
 	if a.State == qp.Reset && mask&qp.AttrState != 0 {
 		q.paced = 0
-		if p.rp != nil {
-			*q.rate = limiter{rp: p.rp.ReactionPoint()}
+		if q.rate != nil {
+			q.rate.reset()
 		}
 	}
 	p.touch(q)

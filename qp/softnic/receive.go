@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
 )
 
@@ -104,20 +104,20 @@ func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
 		p.counters.RxWrongAddress++
 		return WrongAddress
 	}
+	if f.Packet.Opcode == bth.CNP {
+		// Not for the QP, but for what limits its rate.
+		p.notified(now, q, f)
+		p.touch(q)
+		return Delivered
+	}
 	if datagram {
 		p.grhOf(f)
 	}
 	v := q.m.HandlePacket(now, &f.Packet, &p.grh)
-	if v == qp.Notified {
-		p.counters.RpCnpHandled++
-		if q.rate != nil {
-			q.rate.rp.HandleCNP(now)
-			q.rate.pacer.SetRate(now, q.rate.rp.Rate())
-		}
+	if q.rate != nil && f.Packet.Opcode.Class() == bth.Response {
+		p.acked(now, q, f, v)
 	}
-	if f.ECN() == frame.CE {
-		p.congested(now, q, f, v)
-	}
+	p.arrived(q, f, v)
 	p.touch(q)
 	return Delivered
 }
@@ -201,17 +201,8 @@ type cnpDue struct {
 	srcPort uint16
 }
 
-// congested answers a marked packet with a CNP, when its turn has come. What the
-// QP did not take for one of its own is counted but not answered.
-func (p *Port) congested(now time.Time, q *QP, f *frame.Frame, v qp.Verdict) {
-	p.counters.NpEcnMarkedRocePackets++
-	if p.np == nil || v == qp.Invalid || v == qp.Inactive {
-		return
-	}
-	a := cnp.Arrival{Src: f.Src, Dst: f.Dst, Opcode: f.Packet.Opcode, ECN: f.TrafficClass}
-	if !p.np.HandlePacket(now, &a, &q.gate) {
-		return
-	}
+// queueCNP has a CNP sent to the sender of f.
+func (p *Port) queueCNP(q *QP, f *frame.Frame) {
 	if p.cnpTail-p.cnpHead >= uint32(len(p.cnps)) {
 		p.counters.NpCnpDropped++
 		return

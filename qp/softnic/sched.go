@@ -1,6 +1,10 @@
 package softnic
 
-import "github.com/roce-go/roce/qp"
+import (
+	"math/bits"
+
+	"github.com/roce-go/roce/qp"
+)
 
 // qpList is a queue of QPs, linked through them.
 type qpList struct {
@@ -8,10 +12,7 @@ type qpList struct {
 }
 
 func (l *qpList) push(q *QP) {
-	if q.queued {
-		return
-	}
-	q.queued, q.next = true, nil
+	q.queued, q.next, q.prev = true, nil, l.tail
 	if l.tail == nil {
 		l.head = q
 	} else {
@@ -20,15 +21,136 @@ func (l *qpList) push(q *QP) {
 	l.tail = q
 }
 
-func (l *qpList) pop() *QP {
-	q := l.head
-	if q != nil {
-		if l.head = q.next; l.head == nil {
-			l.tail = nil
-		}
-		q.queued, q.next = false, nil
+func (l *qpList) remove(q *QP) {
+	if q.prev == nil {
+		l.head = q.next
+	} else {
+		q.prev.next = q.next
 	}
+	if q.next == nil {
+		l.tail = q.prev
+	} else {
+		q.next.prev = q.prev
+	}
+	q.queued, q.next, q.prev = false, nil, nil
+}
+
+// readyLists are the QPs that may have a packet to send, by the priority of that
+// packet. Invariant: bit n of filled is set if and only if list n is not empty.
+type readyLists struct {
+	list   [8]qpList
+	filled uint8
+	paused uint8
+
+	strict  uint8 // priorities without a weight
+	weight  [8]int
+	deficit [8]int
+	turn    int
+}
+
+func (r *readyLists) init(weights [8]int) error {
+	r.weight = weights
+	for p, w := range weights {
+		switch {
+		case w < 0 || w > 1000:
+			return ErrConfig
+		case w == 0:
+			r.strict |= 1 << p
+		}
+	}
+	return nil
+}
+
+// push puts q at the end of the list of a priority, or lets it be if it is in there.
+func (r *readyLists) push(q *QP, prio uint8) {
+	if q.queued {
+		if q.readyPrio == prio {
+			return
+		}
+		r.remove(q)
+	}
+	q.readyPrio = prio
+	r.list[prio].push(q)
+	r.filled |= 1 << prio
+}
+
+func (r *readyLists) remove(q *QP) {
+	l := &r.list[q.readyPrio]
+	if l.remove(q); l.head == nil {
+		r.filled &^= 1 << q.readyPrio
+	}
+}
+
+// pop takes off the QP whose turn it is, or returns nil when all are of paused
+// priorities.
+func (r *readyLists) pop() *QP {
+	open := r.filled &^ r.paused
+	if open == 0 {
+		return nil
+	}
+	prio := 0
+	if s := open & r.strict; s != 0 {
+		prio = bits.Len8(s) - 1
+	} else {
+		prio = r.roundRobin(open)
+	}
+	q := r.list[prio].head
+	r.remove(q)
 	return q
+}
+
+// roundRobin returns the priority whose turn it is of those in open. Each turn adds
+// the weight in longest frames to what a priority may send.
+func (r *readyLists) roundRobin(open uint8) int {
+	for open>>r.turn&1 == 0 || r.deficit[r.turn] <= 0 {
+		if open>>r.turn&1 == 0 {
+			r.deficit[r.turn] = 0
+		}
+		if r.turn = (r.turn + 1) & 7; open>>r.turn&1 != 0 {
+			r.deficit[r.turn] += r.weight[r.turn] * maxFrame
+		}
+	}
+	return r.turn
+}
+
+// priorityOf returns the priority that q's next packet is sent with. Where
+// acknowledgements have one of their own and both wait, it is the one that may leave
+// first.
+func (p *Port) priorityOf(q *QP) uint8 {
+	prio := q.prio
+	if q.m.Type() == qp.UD {
+		_, ah := q.waitsFor()
+		return Priority(ah.TrafficClass, ah.HasVLAN, ah.VLAN)
+	}
+	if p.cfg.Ack == nil {
+		return prio
+	}
+	has := q.m.Pending(qp.PendingPacket)
+	if has&(qp.PendingAck|qp.PendingResponse) != qp.PendingAck {
+		return prio
+	}
+	ack := p.ackPriority(q)
+	if has != qp.PendingAck && (p.ready.paused>>ack&1 != 0 || ack < prio && p.ready.paused>>prio&1 == 0) {
+		return prio
+	}
+	return ack
+}
+
+// otherPriority has q wait with its other kind of packets, after it had none to send
+// of the kind that it waited with.
+func (p *Port) otherPriority(q *QP, ack bool) {
+	has := q.m.Pending(qp.PendingPacket)
+	switch {
+	case ack && has&^qp.PendingAck != 0:
+		p.ready.push(q, q.prio)
+	case !ack && has&(qp.PendingAck|qp.PendingResponse) == qp.PendingAck:
+		p.ready.push(q, p.ackPriority(q))
+	}
+}
+
+func (p *Port) ackPriority(q *QP) uint8 {
+	a := p.cfg.Ack
+	return Priority(a.DSCP<<2, q.ah.HasVLAN, uint16(a.Priority)<<13)
 }
 
 // touch draws the conclusions of a call into q's machine: it may have packets,
@@ -41,7 +163,7 @@ func (p *Port) touch(q *QP) {
 		p.cfg.OnWork()
 	}
 	if !q.unresolved {
-		p.ready.push(q)
+		p.ready.push(q, p.priorityOf(q))
 	}
 	p.collect(q, qp.PendingSendCompletion|qp.PendingRecvCompletion|qp.PendingEvent)
 }

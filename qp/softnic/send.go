@@ -8,6 +8,7 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/congestion"
 )
 
 // NextFrame appends the next frame to send to dst, or reports false when there is
@@ -35,6 +36,7 @@ func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
 // AddNeighbor.
 func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 	p.at(now)
+	p.cc.out.Mode = congestion.INTNone
 	if d := p.nextCNP(); d != nil {
 		p.buildCNP(d, f)
 		p.cnpHead++
@@ -50,17 +52,13 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 		if q.port == nil || q.unresolved {
 			continue
 		}
-		if p.paused != 0 && p.holds(q) {
-			p.held.push(q)
-			continue
-		}
 		if !p.nextOf(now, q, f) {
 			continue
 		}
-		if l := q.rate; l != nil && l.rp.Limited() && !l.pacer.Ready(now) && q.m.Pending(qp.PendingResponse|qp.PendingAck) == 0 {
-			p.park(now, q) // rather than find that out when it is asked
+		if l := q.rate; l != nil && l.flow.Rate() != 0 && !l.pacer.Ready(now) && q.m.Pending(qp.PendingResponse|qp.PendingAck) == 0 {
+			p.park(now, q, true) // rather than find that out when it is asked
 		} else {
-			p.ready.push(q) // at the end: the others have their turn
+			p.ready.push(q, p.priorityOf(q)) // at the end: the others have their turn
 		}
 		p.counters.TxFrames++
 		return true
@@ -70,7 +68,7 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 // Idle reports whether NextFrame has nothing to look at: it would report false
 // until something else happens to the port.
 func (p *Port) Idle() bool {
-	return p.ready.head == nil && p.cnpHead == p.cnpTail && p.control.head == p.control.tail
+	return p.ready.filled&^p.ready.paused == 0 && p.cnpHead == p.cnpTail && p.control.head == p.control.tail
 }
 
 // nextOf makes the next packet of q.
@@ -86,33 +84,45 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 			return false
 		}
 	}
-	made := false
-	if l := q.rate; l != nil && l.rp.Limited() {
-		l.rp.Tick(now)
-		l.pacer.SetRate(now, l.rp.Rate())
-		if !l.pacer.Ready(now) {
-			// Acknowledgements do not wait: the limit is for data.
-			if made = q.m.NextPacketOf(now, qp.PendingAck, &p.out); !made {
-				p.park(now, q)
-				return false
-			}
+	of, waits := qp.PendingPacket, false
+	if q.rate != nil {
+		of, waits = p.allowed(now, q)
+	}
+	ack := false
+	if p.cfg.Ack != nil && q.m.Type() != qp.UD {
+		if ack = q.readyPrio != q.prio; ack {
+			of &= qp.PendingAck
+		} else if p.ackPriority(q) != q.prio {
+			of &^= qp.PendingAck
 		}
 	}
+	before := uint64(0)
+	if q.rate != nil {
+		_, before = q.m.Flight()
+	}
 	q.paced = 0
-	if !made && !q.m.NextPacket(now, &p.out) {
-		p.touchTimes(q)
+	if !q.m.NextPacketOf(now, of, &p.out) {
+		if p.touchTimes(q); q.rate != nil && of != qp.PendingPacket && !ack {
+			p.park(now, q, waits)
+		}
+		if p.cfg.Ack != nil {
+			p.otherPriority(q, ack)
+		}
 		return false
 	}
 	p.address(q, f)
 	f.Packet = p.out.Packet
-	// Requests without data count as well: nothing else would hold back a flood of
-	// them. Acknowledgements do not.
-	if q.rate != nil && (len(f.Packet.Payload) != 0 || f.Packet.Opcode.Class() == bth.Request) {
-		n := frameSize(f)
-		q.rate.rp.HandleSent(now, n)
-		if q.rate.rp.Limited() {
-			q.rate.pacer.HandleSent(now, n)
+	if a := p.cfg.Ack; a != nil && f.Packet.Opcode.Operation() == bth.Acknowledge {
+		f.TrafficClass = f.TrafficClass&3 | a.DSCP<<2
+		if f.VLANs != 0 {
+			f.VLAN[0].TCI = f.VLAN[0].TCI&0x1fff | uint16(a.Priority)<<13
 		}
+	}
+	if q.rate != nil {
+		p.sent(now, q, f, before)
+	}
+	if p.ready.strict>>q.readyPrio&1 == 0 {
+		p.ready.deficit[q.readyPrio] -= frameSize(f)
 	}
 	p.touchTimes(q)
 	return true
@@ -122,19 +132,6 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 // sent; it does not mark q ready.
 func (p *Port) touchTimes(q *QP) {
 	p.collect(q, qp.PendingSendCompletion|qp.PendingEvent)
-}
-
-// park lets q wait for its pacer, or for its rate to rise.
-func (p *Port) park(now time.Time, q *QP) {
-	d, ok := q.rate.pacer.Deadline()
-	if !ok {
-		d = now
-	}
-	if r, ok := q.rate.rp.Deadline(); ok && r.Before(d) {
-		d = r
-	}
-	q.paced = p.now + max(int64(d.Sub(now)), 1)
-	p.reschedule(q)
 }
 
 // frameSize returns the length of f on the wire without preamble, in bytes, with
@@ -198,10 +195,10 @@ func (p *Port) head(f *frame.Frame, sgid int, dst netip.Addr, mac frame.MAC, spo
 }
 
 func (p *Port) buildCNP(d *cnpDue, f *frame.Frame) {
-	params := p.cfg.DCQCN
-	p.head(f, int(d.gid), d.dst, d.mac, d.srcPort, params.CnpDscp<<2, 0, 0)
+	mark := p.cc.cnp
+	p.head(f, int(d.gid), d.dst, d.mac, d.srcPort, mark.DSCP<<2, 0, 0)
 	if d.hasVLAN {
-		f.VLANs, f.VLAN[0] = 1, frame.VLAN{TPID: frame.EtherTypeVLAN, TCI: uint16(params.Cnp802pPrio)<<13 | d.vlan}
+		f.VLANs, f.VLAN[0] = 1, frame.VLAN{TPID: frame.EtherTypeVLAN, TCI: uint16(mark.Priority)<<13 | d.vlan}
 	}
 	f.Packet = bth.Packet{Header: cnp.New(d.qpn, d.pkey).BTH, Payload: cnpReserved[:]}
 }

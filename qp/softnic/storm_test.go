@@ -47,7 +47,7 @@ func newVictim(t testing.TB) *victim {
 	regs, err := qp.NewRegions(16)
 	require.NoError(t, err)
 	params := cnp.NVIDIA()
-	v.port = onePort(t, 1, softnic.Config{Regions: regs, DCQCN: &params, MaxNeighbors: 64}, "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2")
+	v.port = onePort(t, 1, softnic.Config{Regions: regs, Control: cnp.Controller(params), MaxNeighbors: 64}, "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2")
 	v.key, err = regs.Register(qp.Region{Data: v.mem, Addr: 0x10000, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic | qp.FlushGlobal})
 	require.NoError(t, err)
 	v.srq, err = v.port.CreateSRQ(64, 3)

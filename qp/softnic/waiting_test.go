@@ -65,7 +65,7 @@ func TestPriorityChangesWhilePaused(t *testing.T) {
 // address to a new path keeps the acknowledgement until it has it again.
 func TestAcknowledgeWaitsForAddress(t *testing.T) {
 	params := cnp.Paper()
-	p := onePort(t, 1, softnic.Config{DCQCN: &params, LineRate: 10e9}, "192.0.2.1")
+	p := onePort(t, 1, softnic.Config{Control: cnp.Controller(params), LineRate: 10e9}, "192.0.2.1")
 	q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
 	f := request(q)
 	f.Packet = bth.Packet{Header: cnp.New(q.Num(), 0xffff).BTH, Payload: make([]byte, 16)}
@@ -172,7 +172,7 @@ func TestOtherAddressOfPort(t *testing.T) {
 // answered with a CNP, nor is a CNP heeded before RTR.
 func TestMarkedStrangers(t *testing.T) {
 	params := cnp.Paper()
-	p := onePort(t, 1, softnic.Config{DCQCN: &params, LineRate: 10e9}, "192.0.2.1")
+	p := onePort(t, 1, softnic.Config{Control: cnp.Controller(params), LineRate: 10e9}, "192.0.2.1")
 	ud, _ := qpOf(t, p, start, qp.UD, qp.AHAttr{}, nil)
 	rc, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
 	other := request(rc)
@@ -197,7 +197,7 @@ func TestMarkedStrangers(t *testing.T) {
 // TestParkedThenReset: a QP that waited for its pacer waits for nothing in Reset.
 func TestParkedThenReset(t *testing.T) {
 	params := cnp.Paper()
-	p := onePort(t, 1, softnic.Config{DCQCN: &params, LineRate: 10e9}, "192.0.2.1")
+	p := onePort(t, 1, softnic.Config{Control: cnp.Controller(params), LineRate: 10e9}, "192.0.2.1")
 	q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
 	f := request(q)
 	f.Packet = bth.Packet{Header: cnp.New(q.Num(), 0xffff).BTH, Payload: make([]byte, 16)}
@@ -220,7 +220,7 @@ func TestParkedThenReset(t *testing.T) {
 func TestPausedCNPsLetOthersPass(t *testing.T) {
 	params := cnp.Paper()
 	params.CnpDscp = 0 // which is the priority without a tag
-	p := onePort(t, 1, softnic.Config{DCQCN: &params, LineRate: 10e9}, "192.0.2.1")
+	p := onePort(t, 1, softnic.Config{Control: cnp.Controller(params), LineRate: 10e9}, "192.0.2.1")
 	p.SetPaused(1 << params.Cnp802pPrio)
 	sent := func() (tagged []bool) {
 		for _, b := range drain(p, start) {
@@ -247,7 +247,7 @@ func TestPausedCNPsLetOthersPass(t *testing.T) {
 // messages of no bytes.
 func TestRequestsWithoutDataArePaced(t *testing.T) {
 	params := cnp.Paper()
-	p := onePort(t, 1, softnic.Config{DCQCN: &params, LineRate: 10e9}, "192.0.2.1")
+	p := onePort(t, 1, softnic.Config{Control: cnp.Controller(params), LineRate: 10e9}, "192.0.2.1")
 	q, _ := qpOf(t, p, start, qp.UC, toPeer(), nil)
 	f := request(q)
 	f.Packet = bth.Packet{Header: cnp.New(q.Num(), 0xffff).BTH, Payload: make([]byte, 16)}

@@ -1,0 +1,502 @@
+package softnic_test
+
+import (
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/congestion"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// spy is a controller that allows what it is told to, and notes what it hears.
+type spy struct {
+	needs  congestion.Needs
+	window int64
+	rate   uint64
+	action congestion.Action
+	flows  []*spyFlow
+}
+
+type spyFlow struct {
+	*spy
+	sent, acked int64 // bytes
+	resent      int
+	rtts        []int64
+	acks        int
+	ecn, cnps   int
+	hops        []congestion.Hop
+	lost        [3]int
+	resets      int
+}
+
+func (s *spy) NewPort(uint64) (congestion.Port, error) { return s, nil }
+func (s *spy) Needs() congestion.Needs                 { return s.needs }
+func (s *spy) Receiver() congestion.Receiver           { return s }
+func (s *spy) Received(_ int64, a *congestion.Arrival) congestion.Action {
+	return s.action
+}
+
+func (s *spy) Flow() congestion.Flow {
+	f := &spyFlow{spy: s}
+	s.flows = append(s.flows, f)
+	return f
+}
+
+func (f *spyFlow) Sent(_ int64, s *congestion.Send) {
+	f.sent += int64(s.Bytes)
+	if s.Again {
+		f.resent++
+	}
+}
+
+func (f *spyFlow) Acked(_ int64, a *congestion.Ack) {
+	f.acks++
+	f.acked += a.Bytes
+	if a.RTT != 0 {
+		f.rtts = append(f.rtts, a.RTT)
+	}
+	if a.ECN {
+		f.ecn++
+	}
+	if a.INT != nil {
+		f.hops = append(f.hops, a.INT.Records()...)
+	}
+}
+func (f *spyFlow) CNP(int64)                           { f.cnps++ }
+func (f *spyFlow) Lost(_ int64, k congestion.LossKind) { f.lost[k]++ }
+func (f *spyFlow) Tick(int64)                          {}
+func (f *spyFlow) Reset()                              { f.resets++ }
+func (f *spyFlow) Due() int64                          { return 0 }
+func (f *spyFlow) Rate() uint64                        { return f.rate }
+func (f *spyFlow) Window() int64                       { return f.window }
+
+// cable joins two ports of decoded packets; each takes 5 us.
+type cable struct {
+	t     testing.TB
+	now   time.Time
+	ports [2]*softnic.Port
+	qps   [2]*softnic.QP
+	cqs   [2]*softnic.CQ
+	key   uint32
+	mem   []byte
+	fly   []flying
+	cur   flying
+	out   frame.Frame
+	free  [][]byte
+	pass  func(f *frame.Frame, t *congestion.INT) bool // false: lost
+	most  int                                          // packets of data in flight at once
+	data  int
+}
+
+type flying struct {
+	at  time.Time
+	to  int
+	f   frame.Frame
+	tel congestion.INT
+	b   []byte
+}
+
+func newCable(t testing.TB, cfg softnic.Config, more func(i int, c *softnic.QPConfig, a *qp.Attr)) *cable {
+	c := &cable{t: t, now: start, mem: make([]byte, 1<<20), pass: func(*frame.Frame, *congestion.INT) bool { return true }}
+	regs, err := qp.NewRegions(4)
+	require.NoError(t, err)
+	c.key, err = regs.Register(qp.Region{Data: c.mem, Access: qp.RemoteRead | qp.RemoteWrite})
+	require.NoError(t, err)
+	cfg.Regions = regs
+	addrs := []string{"192.0.2.1", "192.0.2.2"}
+	for i := range 2 {
+		c.ports[i] = onePort(t, byte(i+1), cfg, addrs[i])
+	}
+	for i := range 2 {
+		c.qps[i], c.cqs[i] = qpOf(t, c.ports[i], c.now, qp.RC, qp.AHAttr{GID: gidOf(addrs[1-i]), MAC: c.ports[1-i].MAC()}, func(q *softnic.QPConfig, a *qp.Attr) {
+			if more != nil {
+				more(i, q, a)
+			}
+		})
+	}
+	return c
+}
+
+// run carries packets until nothing is left to do.
+func (c *cable) run() {
+	for range 1_000_000 {
+		for i, p := range c.ports {
+			for f := &c.out; p.NextDecoded(c.now, f); {
+				x := flying{at: c.now.Add(5 * time.Microsecond), to: 1 - i, f: *f}
+				if n := len(c.free); n != 0 {
+					x.b, c.free = c.free[n-1], c.free[:n-1]
+				}
+				x.b = append(x.b[:0], f.Packet.Payload...)
+				x.f.Packet.Payload = x.b
+				if t := p.Telemetry(); t != nil {
+					x.tel = *t
+				}
+				if len(x.b) != 0 {
+					c.data++
+					c.most = max(c.most, c.data)
+				}
+				c.fly = append(c.fly, x)
+			}
+		}
+		next := time.Time{}
+		if len(c.fly) != 0 {
+			next = c.fly[0].at
+		}
+		for _, p := range c.ports {
+			if d, ok := p.Deadline(); ok && (next.IsZero() || d.Before(next)) {
+				next = d
+			}
+		}
+		if next.IsZero() {
+			return
+		}
+		c.now = next
+		for _, p := range c.ports {
+			p.Tick(c.now)
+		}
+		if len(c.fly) != 0 && !c.fly[0].at.After(c.now) { // one, and its acknowledgement
+			c.cur = c.fly[0]
+			x := &c.cur
+			copy(c.fly, c.fly[1:])
+			c.fly = c.fly[:len(c.fly)-1]
+			c.free = append(c.free, x.b)
+			if len(x.b) != 0 {
+				c.data--
+			}
+			if !c.pass(&x.f, &x.tel) {
+				continue
+			}
+			if x.tel.Mode != congestion.INTNone {
+				c.ports[x.to].HandleTelemetry(c.now, &x.f, &x.tel)
+			} else {
+				c.ports[x.to].HandleDecoded(c.now, &x.f)
+			}
+		}
+	}
+	c.t.Fatal("no end")
+}
+
+func (c *cable) write(n int) {
+	must(c.t, c.qps[0].PostSend(c.now, &qp.SendWR{Op: qp.OpWrite, Flags: qp.Signaled, Local: c.mem[:n], RKey: c.key}))
+}
+
+func (c *cable) done(n int) {
+	c.t.Helper()
+	var wc qp.Completion
+	for range n {
+		require.True(c.t, c.cqs[0].Poll(&wc))
+		require.Equal(c.t, qp.Success, wc.Status)
+	}
+	require.False(c.t, c.cqs[0].Poll(&wc))
+}
+
+// Never more than the window is in flight, and whatever the window and however
+// rarely acknowledgements are asked for, the QP does not come to a standstill.
+func TestWindow(t *testing.T) {
+	for _, every := range []int{0, 64} {
+		for _, window := range []int64{1, 1000, 2000, 5000, 20_000, 0} {
+			s := &spy{needs: congestion.NeedRTT, window: window}
+			c := newCable(t, softnic.Config{Control: s, AckEvery: every}, nil)
+			for range 8 {
+				c.write(30_000)
+			}
+			c.run()
+			c.done(8)
+			frame := int64(1024 + 82 - 20) // Ethernet, IPv4, UDP, BTH, ICRC, FCS
+			if window != 0 {
+				require.LessOrEqual(t, int64(c.most), (window+frame-1)/frame+1)
+			} else {
+				require.Equal(t, 240, c.most)
+			}
+			f := s.flows[0]
+			require.Equal(t, f.sent, f.acked)
+			require.GreaterOrEqual(t, f.sent, int64(8*30_000))
+			for _, rtt := range f.rtts {
+				require.EqualValues(t, 10_000, rtt, "window %d", window)
+			}
+			_, left := c.qps[0].Window()
+			require.Zero(t, left)
+			require.Zero(t, f.resent)
+		}
+	}
+}
+
+// Each acknowledgement of a packet that was sent once gives a round trip time, one
+// that was sent again none; a loss is told by its kind, once.
+func TestLossesAreTold(t *testing.T) {
+	s := &spy{needs: congestion.NeedRTT, window: 40_000}
+	c := newCable(t, softnic.Config{Control: s}, nil)
+	f := s.flows[0]
+	c.write(30_000)
+	c.run()
+	require.Len(t, f.rtts, 30)
+	require.Equal(t, 30, f.acks)
+
+	n := 0
+	c.pass = func(f *frame.Frame, _ *congestion.INT) bool {
+		n += min(len(f.Packet.Payload), 1)
+		return n != 5 || len(f.Packet.Payload) == 0
+	}
+	c.write(30_000) // the fifth is lost: NAK, the rest again
+	c.run()
+	require.Equal(t, [3]int{congestion.LossNAK: 1}, f.lost)
+	require.Equal(t, 26, f.resent)
+	require.Len(t, f.rtts, 34)
+	require.Equal(t, f.sent-26*1086-(30_000-29*1024+62-1086), f.acked)
+
+	lose := true
+	c.pass = func(f *frame.Frame, _ *congestion.INT) bool {
+		was := lose
+		lose = lose && len(f.Packet.Payload) == 0
+		return !was || len(f.Packet.Payload) == 0
+	}
+	c.write(500) // the only one is lost
+	c.run()
+	require.Equal(t, [3]int{congestion.LossNAK: 1, congestion.LossTimeout: 1}, f.lost)
+	require.Len(t, f.rtts, 34)
+	_, left := c.qps[0].Window()
+	require.Zero(t, left)
+	c.done(3)
+
+	require.NoError(t, c.qps[0].Modify(c.now, &qp.Attr{State: qp.Reset}, qp.AttrState))
+	require.Equal(t, 1, f.resets)
+}
+
+// Data collects records, the acknowledgement brings them back.
+func TestTelemetry(t *testing.T) {
+	s := &spy{needs: congestion.NeedINT, action: congestion.EchoINT}
+	c := newCable(t, softnic.Config{Control: s}, nil)
+	var want []congestion.Hop
+	c.pass = func(f *frame.Frame, x *congestion.INT) bool {
+		if len(f.Packet.Payload) != 0 {
+			require.Equal(t, congestion.INTCollect, x.Mode)
+			require.Zero(t, x.N)
+			for range 3 {
+				h := congestion.Hop(len(want))
+				x.Stamp(h)
+				want = append(want, h)
+			}
+		} else {
+			require.Equal(t, congestion.INTEcho, x.Mode)
+			require.EqualValues(t, 3, x.N)
+		}
+		return true
+	}
+	c.write(4000)
+	c.run()
+	c.done(1)
+	require.Len(t, want, 12)
+	require.Equal(t, want, s.flows[0].hops)
+	require.Nil(t, c.ports[0].Telemetry())
+}
+
+// A mark comes back as BECN of the next acknowledgement where the receiver says so.
+func TestEchoOfMarks(t *testing.T) {
+	s := &spy{needs: congestion.NeedAcks, action: congestion.EchoECN}
+	c := newCable(t, softnic.Config{Control: s}, nil)
+	n := 0
+	c.pass = func(f *frame.Frame, _ *congestion.INT) bool {
+		if len(f.Packet.Payload) != 0 {
+			if n++; n%3 == 0 {
+				f.TrafficClass |= 3
+			}
+		}
+		return true
+	}
+	c.write(9 * 1024)
+	c.run()
+	c.done(1)
+	require.Equal(t, 3, s.flows[0].ecn)
+	require.Equal(t, 9, s.flows[0].acks)
+	require.EqualValues(t, 3, c.ports[1].Counters().NpEcnMarkedRocePackets)
+}
+
+// A CNP cuts the rate of the QP that it is for only with the QP's P_Key; it does not
+// go through the QP, and is counted once.
+func TestCNPOfAnotherPartition(t *testing.T) {
+	c := newCable(t, softnic.Config{Control: cnp.Controller(cnp.Paper()), LineRate: 10e9}, nil)
+	f := frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, SrcMAC: c.ports[1].MAC(), DstMAC: c.ports[0].MAC(),
+		Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr("192.0.2.1"), HopLimit: 64, SrcPort: 50000, DstPort: 4791}
+	before := c.qps[0].Counters()
+	for _, key := range []uint16{0x8001, 0x7ffe, 0} {
+		h := cnp.New(c.qps[0].Num(), key)
+		f.Packet = bth.Packet{Header: h.BTH, Payload: make([]byte, 16)}
+		require.Equal(t, softnic.Delivered, c.ports[0].HandleDecoded(c.now, &f))
+	}
+	_, limited := c.qps[0].Rate()
+	require.False(t, limited)
+	require.EqualValues(t, 3, c.ports[0].Counters().RpCnpIgnored)
+	require.Zero(t, c.ports[0].Counters().RpCnpHandled)
+	h := cnp.New(c.qps[0].Num(), 0x7fff) // a limited member of the same partition
+	f.Packet = bth.Packet{Header: h.BTH, Payload: make([]byte, 16)}
+	c.ports[0].HandleDecoded(c.now, &f)
+	rate, limited := c.qps[0].Rate()
+	require.True(t, limited)
+	require.EqualValues(t, 5e9, rate)
+	require.EqualValues(t, 1, c.ports[0].Counters().RpCnpHandled)
+	require.Equal(t, before, c.qps[0].Counters())
+}
+
+// order posts a message of two packets on a QP of each priority and returns the
+// priorities of the first n packets.
+func order(t *testing.T, cfg softnic.Config, n int, prios ...uint8) (out []uint8) {
+	port := onePort(t, 1, cfg, "192.0.2.1")
+	mem := make([]byte, 1<<20)
+	for _, prio := range prios {
+		q, _ := qpOf(t, port, start, qp.RC, qp.AHAttr{GID: gidOf("192.0.2.2"), MAC: frame.MAC{2}, TrafficClass: prio << 5}, nil)
+		must(t, q.PostSend(start, &qp.SendWR{Op: qp.OpWrite, Local: mem[:n*1024]}))
+	}
+	var f frame.Frame
+	for range n {
+		require.True(t, port.NextDecoded(start, &f))
+		out = append(out, f.TrafficClass>>5)
+	}
+	return out
+}
+
+// A higher priority goes first; weights share the port.
+func TestPriorities(t *testing.T) {
+	require.Equal(t, []uint8{5, 5, 5, 5}, order(t, softnic.Config{}, 4, 3, 5, 0))
+	count := func(w [8]int, prios ...uint8) (n [8]int) {
+		for _, p := range order(t, softnic.Config{Weights: w}, 400, prios...) {
+			n[p]++
+		}
+		return n
+	}
+	n := count([8]int{1, 3}, 0, 1)
+	require.InDelta(t, 100, n[0], 8)
+	require.InDelta(t, 300, n[1], 8)
+	n = count([8]int{1, 3}, 0, 1, 2)
+	require.Equal(t, 400, n[2], "without a weight it goes before those with one")
+	n = count([8]int{0, 0, 0, 1, 1000}, 3, 3, 3)
+	require.Equal(t, 400, n[3])
+	_, err := softnic.New(softnic.Config{GIDs: []softnic.GID{addr("192.0.2.1")}, Weights: [8]int{-1}})
+	require.ErrorIs(t, err, softnic.ErrConfig)
+	_, err = softnic.New(softnic.Config{GIDs: []softnic.GID{addr("192.0.2.1")}, Ack: &softnic.Marking{DSCP: 64}})
+	require.ErrorIs(t, err, softnic.ErrConfig)
+}
+
+// Acknowledgements have a priority of their own: they overtake the data of another
+// QP, pass a pause of the data's priority, and wait for one of theirs, while data
+// goes on.
+func TestAckPriority(t *testing.T) {
+	port := onePort(t, 1, softnic.Config{Ack: &softnic.Marking{DSCP: 48}, CNP: &softnic.Marking{DSCP: 56}}, "192.0.2.1")
+	mem := make([]byte, 1<<20)
+	var qs [2]*softnic.QP
+	for i := range qs {
+		qs[i], _ = qpOf(t, port, start, qp.RC, qp.AHAttr{GID: gidOf("192.0.2.2"), MAC: frame.MAC{2}, TrafficClass: 3 << 5}, nil)
+	}
+	var f frame.Frame
+	next := func() string {
+		if !port.NextDecoded(start, &f) {
+			return "nothing"
+		}
+		if f.Packet.Opcode == bth.RCAcknowledge {
+			require.EqualValues(t, 48, f.DSCP())
+			return "ack"
+		}
+		require.EqualValues(t, 3<<3, f.DSCP())
+		return "data"
+	}
+	psn := 0
+	asks := func(q *softnic.QP) {
+		in := frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr("192.0.2.1"), HopLimit: 1}
+		in.Packet.Header = bth.Header{Opcode: bth.RCSendOnly, PKey: 0xffff, DestQP: q.Num(), AckReq: true}
+		in.Packet.PSN = q.Attr().RQPSN.Add(psn)
+		must(t, q.PostRecv(&qp.RecvWR{Local: mem[:10]}))
+		require.Equal(t, softnic.Delivered, port.HandleDecoded(start, &in))
+	}
+	must(t, qs[0].PostSend(start, &qp.SendWR{Op: qp.OpWrite, Local: mem[:8000]}))
+	require.Equal(t, "data", next())
+	must(t, qs[1].PostSend(start, &qp.SendWR{Op: qp.OpWrite, Local: mem[:8000]}))
+	asks(qs[1])
+	require.Equal(t, "ack", next())
+	require.Equal(t, "data", next())
+	psn++
+	asks(qs[1])
+	port.SetPaused(1 << 3)
+	require.Equal(t, "ack", next())
+	require.Equal(t, "nothing", next())
+	require.True(t, port.Idle())
+	port.SetPaused(1 << 6)
+	psn++
+	asks(qs[1])
+	for range 13 {
+		require.Equal(t, "data", next())
+	}
+	require.Equal(t, "data", next())
+	require.Equal(t, "nothing", next())
+	port.SetPaused(0)
+	require.Equal(t, "ack", next())
+	require.Equal(t, "nothing", next())
+}
+
+// An idle UD QP whose own priority is paused does not sleep through a datagram of
+// another.
+func TestIdleDatagramQPOfPausedPriority(t *testing.T) {
+	port := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	q, err := port.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.UD, MaxSendWR: 4, MaxRecvWR: 4}})
+	require.NoError(t, err)
+	port.SetPaused(1 << 0)
+	require.NoError(t, q.Connect(start, &qp.Attr{PKey: 0xffff, QKey: 1, PathMTU: 1024})) // touched with nothing to send
+	var f frame.Frame
+	require.False(t, port.NextDecoded(start, &f))
+	send := func(prio uint8) {
+		must(t, q.PostSend(start, &qp.SendWR{Local: []byte{1}, RemoteQPN: uint32(prio) + 100,
+			AH: qp.NewAddressHandle(qp.AHAttr{GID: gidOf("192.0.2.2"), MAC: frame.MAC{2}, TrafficClass: prio << 5})}))
+	}
+	send(1)
+	require.False(t, port.Idle())
+	require.True(t, port.NextDecoded(start, &f))
+	require.EqualValues(t, 101, f.Packet.DestQP)
+	send(0)
+	send(1)
+	require.False(t, port.NextDecoded(start, &f), "datagrams of a QP keep their order")
+	port.SetPaused(0)
+	require.True(t, port.NextDecoded(start, &f))
+	require.True(t, port.NextDecoded(start, &f))
+	require.EqualValues(t, 101, f.Packet.DestQP)
+}
+
+// With a window, telemetry and losses nothing is allocated once things run.
+func TestControlAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("allocations are not counted under -race")
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	s := &spy{needs: congestion.NeedINT | congestion.NeedRTT, action: congestion.EchoINT | congestion.EchoECN, window: 9000, rate: 8e9}
+	c := newCable(t, softnic.Config{Control: s, LineRate: 10e9, Ack: &softnic.Marking{DSCP: 48}}, nil)
+	n := 0
+	c.pass = func(f *frame.Frame, x *congestion.INT) bool {
+		n++
+		x.Stamp(1)
+		f.TrafficClass |= 3
+		return n%41 != 0
+	}
+	for _, f := range s.flows {
+		f.rtts, f.hops = slices.Grow(f.rtts, 1e6), slices.Grow(f.hops, 1e6)
+	}
+	exchange := func() {
+		for range 10 {
+			c.write(100_000)
+			c.run()
+			c.done(1)
+		}
+	}
+	exchange()
+	least := uint64(1 << 62)
+	for range 3 {
+		least = min(least, mallocs(exchange))
+	}
+	require.Zero(t, least)
+	require.NotZero(t, s.flows[0].lost[congestion.LossNAK])
+}
