@@ -50,7 +50,8 @@
 //
 // On amd64 there are kernels for VPCLMULQDQ with AVX-512 and with AVX2, and for
 // PCLMULQDQ with SSE4.1; on arm64 for the CRC32 instructions, with and without
-// PMULL. The choice is made once, at start-up. Elsewhere, and with the build tag purego, eight bytes a step are
-// looked up in 8 KiB of tables. Nothing in this package allocates, and no slice
-// given to it escapes.
+// PMULL. The choice is made once, at start-up; the README says which processor gets
+// which. Elsewhere, and with the build tag purego, eight bytes a step are looked up
+// in 8 KiB of tables. Nothing in this package allocates, and no slice given to it
+// escapes.
 package crc

@@ -85,24 +85,32 @@ func best() kernel {
 // multiplied by its own constant; longer messages are folded first.
 const direct = 1024
 
-// The lane of a 64-bit piece behind which q pieces follow is x^(64q+32) mod P, q
-// from direct/8-1 down to 0: reflected, one bit up: bit 32 is x^0. In this place the product of
-// piece and constant, a polynomial of degree below 96, has x^m at bit 95-m of a
-// 128-bit register, as the reduction wants it. The lanes start somewhere in
-// laneSpace, where a cache line does, so that no load of 64 bytes spans two.
+// The lane of a 64-bit piece behind which q pieces and k bytes follow is
+// x^(64q+8k+32) mod P, q from direct/8-1 down to 0: reflected, one bit up: bit 32
+// is x^0. In this place the product of piece and constant, a polynomial of degree
+// below 96, has x^m at bit 95-m of a 128-bit register, as the reduction wants it.
+// The lanes of each k, 0 to 7, end where a cache line does, so that few loads span
+// two lines. Messages cut into pieces from their end have k = 0.
 var (
-	laneSpace [direct/8 + 8]uint64
-	laneEnd   = makeLanes() // just behind the last lane
+	laneSpace [8][direct/8 + 8]uint64
+	laneEnds  = makeLanes() // just behind the last lane, by k
+	laneEnd   = laneEnds[0]
 )
 
-func makeLanes() *byte {
-	skip := -uintptr(unsafe.Pointer(&laneSpace)) / 8 & 7
-	c := uint32(poly) // x^32
-	for i := int(skip) + direct/8 - 1; i >= int(skip); i-- {
-		laneSpace[i] = uint64(c) << 1
-		c = step8(c, 0)
+func makeLanes() (ends [8]*byte) {
+	for k := range ends {
+		skip := -uintptr(unsafe.Pointer(&laneSpace[k])) / 8 & 7
+		c := uint32(poly) // x^32
+		for range k {
+			c = step1(c, 0)
+		}
+		for i := int(skip) + direct/8 - 1; i >= int(skip); i-- {
+			laneSpace[k][i] = uint64(c) << 1
+			c = step8(c, 0)
+		}
+		ends[k] = (*byte)(unsafe.Add(unsafe.Pointer(&laneSpace[k]), (skip+direct/8)*8))
 	}
-	return (*byte)(unsafe.Add(unsafe.Pointer(&laneSpace), (skip+direct/8)*8))
+	return ends
 }
 
 // A window holds the mask and the starting register of one form, so that the
@@ -114,6 +122,9 @@ type window struct {
 }
 
 var windows = makeWindows()
+
+// noWindow masks nothing and starts from nothing.
+var noWindow window
 
 func makeWindows() (w [3]window) {
 	for f := range w {
@@ -155,6 +166,12 @@ func updateCLMUL(r uint32, p *byte, n int) uint32
 //go:noescape
 func copyUpdateCLMUL(r uint32, dst, src *byte, n int) uint32
 
+// shortAVX2 starts from r, and the register of w, and wants lanes = laneEnds[n%8] and
+// 64 <= n <= direct, and that a mask of w ends before 64 bytes.
+//
+//go:noescape
+func shortAVX2(w *window, r uint32, lanes *byte, p *byte, n int) uint32
+
 // updateAVX2 and copyUpdateAVX2 want blocks of 128 bytes, one at least.
 //
 //go:noescape
@@ -175,8 +192,10 @@ const (
 	minCopy   = 64
 )
 
-// minAVX2 is where the AVX2 kernel, for which the bytes in front of its blocks are
-// a call of their own, overtakes.
+// minShort is where shortAVX2 overtakes the CLMUL kernel; it wants as much.
+const minShort = 64
+
+// minAVX2 is where the AVX2 kernel overtakes when it also copies.
 const minAVX2 = 512
 
 // head returns how many of n bytes come before the whole blocks of the AVX2
@@ -195,9 +214,11 @@ func sum(pkt []byte) uint32 {
 	switch n := len(pkt); {
 	case n >= minAVX512 && current == kernelAVX512:
 		return ^sumAVX512(&windows[f], &pkt[0], n)
-	case n >= minAVX2 && current == kernelAVX2:
-		h := head(n)
-		return ^updateAVX2(sumCLMUL(&windows[f], &pkt[0], h), &pkt[h], (n-h)/128)
+	case n >= minShort && current == kernelAVX2:
+		if n <= direct {
+			return ^shortAVX2(&windows[f], 0, laneEnds[n&7], &pkt[0], n)
+		}
+		return ^longAVX2(&windows[f], 0, pkt)
 	default:
 		return ^sumCLMUL(&windows[f], &pkt[0], n)
 	}
@@ -209,12 +230,20 @@ func update(r uint32, p []byte) uint32 {
 		return updateGeneric(r, p)
 	case n >= minAVX512 && current == kernelAVX512:
 		return updateAVX512(r, &p[0], n)
-	case n >= minAVX2 && current == kernelAVX2:
-		h := head(n)
-		return updateAVX2(updateCLMUL(r, &p[0], h), &p[h], (n-h)/128)
+	case n >= minShort && current == kernelAVX2:
+		if n <= direct {
+			return shortAVX2(&noWindow, r, laneEnds[n&7], &p[0], n)
+		}
+		return longAVX2(&noWindow, r, p)
 	default:
 		return updateCLMUL(r, &p[0], n)
 	}
+}
+
+// longAVX2 runs r, and the register of w, over p, which is longer than direct.
+func longAVX2(w *window, r uint32, p []byte) uint32 {
+	h := head(len(p))
+	return updateAVX2(shortAVX2(w, r, laneEnds[h&7], &p[0], h), &p[h], (len(p)-h)/128)
 }
 
 // copyUpdate copies src to dst, as long, and runs the register over it.

@@ -131,10 +131,10 @@ func main() {
 		panic(fmt.Sprintf("ISA-L says %08x, hash/crc32 %08x", got, want))
 	}
 
-	for _, n := range []int{52, 60, 256, 1024, 1084, 4096, 4156} {
+	for _, n := range []int{52, 60, 128, 256, 300, 512, 1024, 1084, 4096, 4156} {
 		p := packet(n)
-		bar := "(ISA-L at most 1.2)"
-		if n < 256 {
+		bar := "(ISA-L at most 1.0)"
+		if n < 128 {
 			bar = "(hash/crc32 at most 0.5)"
 		}
 		contest{fmt.Sprintf("ICRC of %d bytes", n), []contestant{ours(p), isal(p), std(p)}, bar}.run()
