@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/mrc"
 )
 
 func TestNoAllocations(t *testing.T) {
@@ -36,6 +37,22 @@ func TestNoAllocations(t *testing.T) {
 			for n := range raw {
 				_ = frame.Finder{}.Decode(link, raw[:n], len(raw), &f)
 			}
+		})
+	}
+	for _, v := range mrcVectors(t) {
+		raw, err := hex.DecodeString(v.Hex)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := frame.Frame{MRC: new(mrc.Packet)}
+		d := frame.Finder{TrimmedDSCP: 1 << 9}
+		never(v.ID, func() {
+			for n := range len(raw) + 1 {
+				_ = d.Decode(frame.RawIP, raw[:n], len(raw), &m)
+			}
+			_, _ = m.CheckICRC(), m.PayloadLen()
+			buf = m.AppendTo(buf[:0])
+			buf, _ = m.AppendBinary(buf[:0])
 		})
 	}
 	for _, net := range nets {

@@ -27,7 +27,7 @@ func (f *Frame) AppendTo(dst []byte) []byte {
 		dst = f.appendEthernet(dst)
 	}
 	start := len(dst)
-	n := f.Packet.Size()
+	n := f.packetSize()
 	if f.Net != GRH {
 		n += udpSize
 	}
@@ -43,6 +43,9 @@ func (f *Frame) AppendTo(dst []byte) []byte {
 		}
 		dst = binary.BigEndian.AppendUint32(dst, uint32(f.SrcPort)<<16|uint32(port))
 		dst = binary.BigEndian.AppendUint32(dst, uint32(n)<<16|uint32(f.UDPChecksum))
+	}
+	if f.IsMRC() {
+		return f.appendMRC(dst, start)
 	}
 	dst = f.Packet.AppendHeadersTo(dst)
 	pad := int(f.Packet.PadCnt & 3)
@@ -149,7 +152,7 @@ func (f *Frame) Validate() error {
 	default:
 		return ErrLink
 	}
-	n := f.Packet.Size()
+	n := f.packetSize()
 	switch f.Net {
 	case IPv4:
 		if !f.Src.Is4() || !f.Dst.Is4() || len(f.Options) > maxIPv4Options || len(f.Options)%4 != 0 ||
@@ -160,7 +163,7 @@ func (f *Frame) Validate() error {
 		if f.Net == IPv6 {
 			n += udpSize
 		}
-		if !f.Src.Is6() || !f.Dst.Is6() || f.Src.Zone() != "" || f.Dst.Zone() != "" ||
+		if f.IsMRC() && f.Net == GRH || !f.Src.Is6() || !f.Dst.Is6() || f.Src.Zone() != "" || f.Dst.Zone() != "" ||
 			f.FlowLabel > 0xfffff || n > 0xffff {
 			return ErrRange
 		}
@@ -175,7 +178,18 @@ func (f *Frame) Validate() error {
 			return ErrRange
 		}
 	}
+	if f.IsMRC() {
+		return f.MRC.Validate()
+	}
 	return f.Packet.Validate()
+}
+
+// packetSize returns the length of the transport packet that AppendTo builds.
+func (f *Frame) packetSize() int {
+	if f.IsMRC() {
+		return f.MRC.Size()
+	}
+	return f.Packet.Size()
 }
 
 // AppendBinary implements [encoding.BinaryAppender].

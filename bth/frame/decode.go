@@ -23,6 +23,10 @@ type Finder struct {
 	// calls the rest the whole frame. Without it such a frame is ErrLength; a frame
 	// with a wrong length in its headers looks the same.
 	Sliced bool
+	// TrimmedDSCP names the DSCP values that a network gives to MRC packets that its
+	// switches have trimmed, which nothing else tells: bit n for value n. Lengths of
+	// such a packet that disagree are no fault.
+	TrimmedDSCP uint64
 }
 
 func (d *Finder) port() uint16 {
@@ -42,6 +46,7 @@ type span struct {
 	transport int  // BTH
 	end       int  // after the ICRC, as the headers say
 	limit     int  // where the innermost frame ends at the latest
+	trimmed   bool // MRC: cut by a switch
 
 	// For a frame that is not RoCE: what it is, where the header of that protocol
 	// begins, or 0, and whether an IPv6 segment routing header stands before it.
@@ -69,10 +74,15 @@ func (d Finder) Decode(link Link, b []byte, wireLen int, f *Frame) error {
 	h := (*[plainSize]byte)(b)
 	total := int(binary.BigEndian.Uint16(h[16:]))
 	end := ethernetSize + total
-	if !d.plain(h, uint32(total)) || total < ipv4Size+udpSize+bth.MinSize || end > len(b) {
+	if !d.plain(h, uint32(total)) || total < ipv4Size+udpSize+bth.MinSize || end > len(b) ||
+		d.TrimmedDSCP>>(h[15]>>2)&1 != 0 {
 		return d.decode(link, b, wireLen, f)
 	}
-	if err := f.Packet.Decode(b[plainSize:end:end]); err != nil {
+	if f.MRC == nil {
+		if err := f.Packet.Decode(b[plainSize:end:end]); err != nil {
+			return err
+		}
+	} else if err := f.decodeEither(b[plainSize:end:end], total-ipv4Size-udpSize, IPv4, false); err != nil {
 		return err
 	}
 	f.DstMAC = MAC(h[0:6])
@@ -93,6 +103,7 @@ func (d Finder) Decode(link Link, b []byte, wireLen int, f *Frame) error {
 	f.DstPort = uint16(ports)
 	f.UDPChecksum = binary.BigEndian.Uint16(h[40:])
 	f.TransportLen = end - plainSize
+	f.Trimmed = false
 	if f.Outer.layers.n != 0 {
 		f.Outer = Outer{}
 	}
@@ -119,7 +130,12 @@ func (d Finder) decode(link Link, b []byte, wireLen int, f *Frame) error {
 		return err
 	}
 	end := min(s.end, s.limit, len(b))
-	if err := f.Packet.DecodePrefix(b[s.transport:end], s.end-s.transport); err != nil {
+	if f.MRC == nil {
+		err = f.Packet.DecodePrefix(b[s.transport:end], s.end-s.transport)
+	} else {
+		err = f.decodeEither(b[s.transport:end], s.end-s.transport, s.net, s.trimmed)
+	}
+	if err != nil {
 		return err
 	}
 	f.fill(link, b, &s)
@@ -284,6 +300,8 @@ func (d *Finder) locateIPv4(b []byte, s *span) error {
 		return ErrNotRoCE
 	case frag&0x2000 != 0:
 		return ErrFragment
+	case d.TrimmedDSCP != 0 && d.trimmedBehind(s, h, ihl+udpSize, h[1], s.end):
+		return nil
 	case int(binary.BigEndian.Uint16(h[ihl+4:])) != total-ihl:
 		return ErrLength
 	}
@@ -325,6 +343,9 @@ func (d *Finder) locateIPv6(b []byte, s *span) error {
 	if s.what.Number != d.port() {
 		s.udpPayload(h[ipv6Size:], s.netOff+ipv6Size)
 		return ErrNotRoCE
+	}
+	if d.TrimmedDSCP != 0 && d.trimmedBehind(s, h, ipv6Size+udpSize, uint8(binary.BigEndian.Uint16(h)>>4), s.end) {
+		return nil
 	}
 	if int(binary.BigEndian.Uint16(h[ipv6Size+4:])) != n {
 		return ErrLength
@@ -454,6 +475,7 @@ func (f *Frame) fill(link Link, b []byte, s *span) {
 	f.NetPacket = b[s.netOff:end:end]
 	f.Transport = b[min(s.transport, end):end:end]
 	f.TransportLen = s.end - s.transport
+	f.Trimmed = s.trimmed
 	f.Trailer = nil
 	if len(b) > end {
 		f.Trailer = b[end:len(b):len(b)]

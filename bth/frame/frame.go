@@ -13,6 +13,7 @@ import (
 	"net/netip"
 
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/mrc"
 	"github.com/roce-go/roce/crc"
 )
 
@@ -158,7 +159,18 @@ type Frame struct {
 	// ignored by AppendTo.
 	Outer Outer
 
+	// Packet is the packet. Of one of MRC it has the BTH alone, for readers: AppendTo
+	// takes MRC.
 	Packet bth.Packet
+
+	// MRC makes decoding take opcodes C0 to DF, which are any manufacturer's, for
+	// those of MRC, where the caller has made it point at a packet: this one is then
+	// the whole packet, and is zero where the frame holds another. IsMRC tells.
+	// Copies of the Frame share it.
+	MRC *mrc.Packet
+	// Trimmed says that a switch has cut the packet, by Finder.TrimmedDSCP: it has no
+	// ICRC.
+	Trimmed bool
 }
 
 // ECN returns the congestion field.
@@ -174,6 +186,12 @@ func (f *Frame) Truncated() bool { return len(f.Transport) < f.TransportLen }
 // PayloadLen returns the length in bytes that the packet's payload had on the
 // wire, pad not counted. A capture may have kept less of it.
 func (f *Frame) PayloadLen() int {
+	switch {
+	case f.IsMRC() && f.MRC.Trimmed:
+		return f.TransportLen - bth.Size - f.MRC.Ext().Size()
+	case f.IsMRC():
+		return f.TransportLen - bth.Size - f.MRC.Ext().Size() - int(f.MRC.PadCnt) - bth.ICRCSize
+	}
 	return f.TransportLen - f.Packet.Opcode.HeaderSize() - int(f.Packet.PadCnt) - bth.ICRCSize
 }
 
@@ -181,7 +199,7 @@ func (f *Frame) PayloadLen() int {
 type ICRCState uint8
 
 // Outcomes. The zero value is that of a packet that was cut short by the
-// capture, so that nothing can be said.
+// capture or a switch, so that nothing can be said.
 const (
 	ICRCUnchecked ICRCState = iota
 	ICRCGood
@@ -203,7 +221,7 @@ func (s ICRCState) String() string {
 // compares it with the packet's.
 func (f *Frame) CheckICRC() ICRCState {
 	switch {
-	case f.Truncated() || len(f.NetPacket) == 0:
+	case f.Truncated() || f.Trimmed || len(f.NetPacket) == 0:
 		return ICRCUnchecked
 	case crc.Check(f.NetPacket):
 		return ICRCGood
