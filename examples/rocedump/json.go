@@ -7,9 +7,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/mrc"
 	"github.com/roce-go/roce/cnp/pfc"
+	"github.com/roce-go/roce/reth"
 )
 
 // jsonLine writes JSON lines by hand, without an allocation a line.
@@ -55,13 +58,26 @@ func (j *jsonLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	b = num(b, `,"dscp":`, uint64(f.DSCP()))
 	b = num(b, `,"ecn":`, uint64(f.ECN()))
 	b = num(b, `,"ttl":`, uint64(f.HopLimit))
-	b = appendBTH(b, &f.Packet.Header)
-	b = appendExt(b, &f.Packet)
+	sum := f.Packet.ICRC
+	if f.IsMRC() {
+		sum = f.MRC.ICRC
+		b = appendBTH(b, &f.Packet.Header, mrc.Name(f.Packet.Opcode))
+		b = append(b, `,"rtx":`...)
+		b = strconv.AppendBool(b, mrc.Rtx(&f.MRC.Header))
+		b = append(b, `,"ts":`...)
+		b = strconv.AppendBool(b, mrc.TS(&f.MRC.Header))
+		b = appendMRC(append(b, '}'), f.MRC)
+	} else {
+		b = append(appendBTH(b, &f.Packet.Header, f.Packet.Opcode.String()), '}')
+		b = appendExt(b, &f.Packet)
+	}
 	b = num(b, `,"payload":`, uint64(max(0, f.PayloadLen())))
-	if !f.Truncated() {
+	if f.Trimmed {
+		b = append(b, `,"trimmed":true`...)
+	} else if !f.Truncated() {
 		b = append(b, `,"icrc":"`...)
 		var wire [4]byte
-		binary.LittleEndian.PutUint32(wire[:], f.Packet.ICRC)
+		binary.LittleEndian.PutUint32(wire[:], sum)
 		b = appendHex(b, uint64(binary.BigEndian.Uint32(wire[:])), 8)
 		b = append(b, '"')
 	}
@@ -140,10 +156,11 @@ func appendPause(b []byte, p *pfc.Frame) []byte {
 	return append(b, "]}}\n"...)
 }
 
-func appendBTH(b []byte, h *bth.Header) []byte {
+// appendBTH appends the object of the BTH but for its closing brace.
+func appendBTH(b []byte, h *bth.Header, name string) []byte {
 	b = num(b, `,"bth":{"opcode":`, uint64(h.Opcode))
 	b = append(b, `,"name":"`...)
-	b = append(b, h.Opcode.String()...)
+	b = append(b, name...)
 	b = append(b, `","se":`...)
 	b = strconv.AppendBool(b, h.SE)
 	b = append(b, `,"m":`...)
@@ -158,8 +175,7 @@ func appendBTH(b []byte, h *bth.Header) []byte {
 	b = num(b, `,"dest_qp":`, uint64(h.DestQP))
 	b = append(b, `,"ack_req":`...)
 	b = strconv.AppendBool(b, h.AckReq)
-	b = num(b, `,"psn":`, uint64(h.PSN))
-	return append(b, '}')
+	return num(b, `,"psn":`, uint64(h.PSN))
 }
 
 func appendExt(b []byte, p *bth.Packet) []byte {
@@ -168,19 +184,10 @@ func appendExt(b []byte, p *bth.Packet) []byte {
 		return b
 	}
 	if e&bth.HasRETH != 0 {
-		b = hexa(b, `,"reth":{"va":"0x`, p.RETH.VA, 16)
-		b = hexa(b, `,"rkey":"0x`, uint64(p.RETH.RKey), 8)
-		b = num(b, `,"dma_len":`, uint64(p.RETH.DMALen))
-		b = append(b, '}')
+		b = appendRETH(b, &p.RETH)
 	}
 	if e&bth.HasAETH != 0 {
-		s := p.AETH.Syndrome
-		b = num(b, `,"aeth":{"syndrome":`, uint64(s))
-		b = append(b, `,"kind":"`...)
-		b = append(b, s.Kind().String()...)
-		b = num(b, `","value":`, uint64(s.Value()))
-		b = num(b, `,"msn":`, uint64(p.AETH.MSN))
-		b = append(b, '}')
+		b = appendAETH(b, &p.AETH)
 	}
 	if e&bth.HasAtomicETH != 0 {
 		b = hexa(b, `,"atomic_eth":{"va":"0x`, p.AtomicETH.VA, 16)
@@ -218,6 +225,23 @@ func appendExt(b []byte, p *bth.Packet) []byte {
 		b = append(b, '}')
 	}
 	return b
+}
+
+func appendRETH(b []byte, h *reth.Header) []byte {
+	b = hexa(b, `,"reth":{"va":"0x`, h.VA, 16)
+	b = hexa(b, `,"rkey":"0x`, uint64(h.RKey), 8)
+	b = num(b, `,"dma_len":`, uint64(h.DMALen))
+	return append(b, '}')
+}
+
+func appendAETH(b []byte, h *aeth.Header) []byte {
+	s := h.Syndrome
+	b = num(b, `,"aeth":{"syndrome":`, uint64(s))
+	b = append(b, `,"kind":"`...)
+	b = append(b, s.Kind().String()...)
+	b = num(b, `","value":`, uint64(s.Value()))
+	b = num(b, `,"msn":`, uint64(h.MSN))
+	return append(b, '}')
 }
 
 func num(b []byte, key string, v uint64) []byte {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/bth/mrc"
 	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/examples/internal/input"
 	"github.com/roce-go/roce/examples/internal/term"
@@ -34,6 +35,7 @@ type options struct {
 	tunnels            bool
 	vxlan              ports
 	iface              string
+	mrc                mrcOptions
 	files              []string
 }
 
@@ -63,6 +65,9 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs.BoolVar(&o.tunnels, "tunnels", true, "")
 	fs.Var(&o.vxlan, "vxlan", "")
 	fs.StringVar(&o.iface, "i", "", "")
+	fs.BoolVar(&o.mrc.on, "mrc", false, "")
+	fs.Var(&o.mrc.trimmed, "mrc-trimmed", "")
+	fs.Func("mrc-port-half", "", o.mrc.setHalves)
 
 	var err error
 	if o.files, err = input.Parse(fs, args); errors.Is(err, flag.ErrHelp) {
@@ -130,8 +135,10 @@ type dumper struct {
 	frame  frame.Frame
 	proto  frame.Protocol // of a frame that was not decoded
 	pause  pfc.Frame
-	rec    capture.Record
-	line   []byte
+	// Endpoint requests of MRC, for their responses.
+	requests mrc.Requests
+	rec      capture.Record
+	line     []byte
 
 	asJSON     jsonLine
 	asText     textLine
@@ -139,14 +146,20 @@ type dumper struct {
 }
 
 func newDumper(o options, stdout io.Writer) *dumper {
-	return &dumper{
+	d := &dumper{
 		options: o,
 		out:     bufio.NewWriterSize(stdout, 128<<10),
 		finder:  frame.Finder{UDPPort: uint16(o.port), Tunnels: o.tunnels, VXLANPorts: o.vxlan, Sliced: true},
 		line:    make([]byte, 0, 4096),
-		asText:  textLine{colour: term.Colour(stdout)},
+		asText:  textLine{colour: term.Colour(stdout), names: &shortNames},
 		total:   newSummary(),
 	}
+	if o.mrc.on {
+		d.frame.MRC = new(mrc.Packet)
+		d.finder.TrimmedDSCP = uint64(o.mrc.trimmed)
+		d.asText.names = &mrcNames
+	}
+	return d
 }
 
 // verdict says what a frame is.
@@ -238,6 +251,9 @@ func (d *dumper) source(name string, f capture.Source, live bool, progress func(
 		case isRoCE:
 			if icrc = d.frame.CheckICRC(); icrc == frame.ICRCBad {
 				code = exitWrong
+			}
+			if d.frame.IsMRC() {
+				d.seenMRC()
 			}
 		case isError:
 			code = exitWrong

@@ -12,6 +12,7 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/mrc"
 )
 
 // summary counts the frames of a file.
@@ -24,6 +25,7 @@ type summary struct {
 	tunnels                           [256]int // by frame.TunnelKind, of RoCE packets
 	icrc                              [3]int   // by frame.ICRCState
 	ce                                int
+	mrc                               mrcSummary
 	errors                            map[error]int
 	qps                               map[qpKey]*tally
 	moreQPs                           tally // of QPs beyond maxQPs
@@ -83,6 +85,9 @@ func (s *summary) add(d *dumper, v verdict, icrc frame.ICRCState, why error) {
 	for i := range f.Outer.Len() {
 		s.tunnels[f.Outer.Tunnel(i).Kind]++
 	}
+	if f.IsMRC() {
+		s.mrc.add(f.MRC)
+	}
 	s.qp(qpKey{f.Dst, f.Packet.DestQP}).add(n)
 }
 
@@ -118,6 +123,7 @@ func (s *summary) merge(o *summary) {
 		s.tunnels[i] += n
 	}
 	s.ce += o.ce
+	s.mrc.merge(&o.mrc)
 	if s.first.IsZero() || !o.first.IsZero() && o.first.Before(s.first) {
 		s.first = o.first
 	}
@@ -141,6 +147,21 @@ func (s *summary) merge(o *summary) {
 	}
 	s.moreQPs.add(o.moreQPs)
 	s.cut = s.cut || o.cut
+}
+
+// name returns that of an opcode, which a file has as MRC's or a manufacturer's.
+func (s *summary) name(opcode int) string {
+	if s.mrc.packets > 0 {
+		return mrc.Name(bth.Opcode(opcode))
+	}
+	return bth.Opcode(opcode).String()
+}
+
+func (s *summary) service(service int) string {
+	if s.mrc.packets > 0 && bth.Service(service) == bth.Manufacturer6 {
+		return "MRC"
+	}
+	return bth.Service(service).String()
 }
 
 // sortedQPs returns the QPs, busiest first.
@@ -204,7 +225,7 @@ func (s *summary) appendText(b []byte, name string) []byte {
 		head("opcode")
 		for i, t := range s.opcodes {
 			if t.packets > 0 {
-				row(fmt.Sprintf("0x%02x %s", i, bth.Opcode(i)), t)
+				row(fmt.Sprintf("0x%02x %s", i, s.name(i)), t)
 			}
 		}
 		w.Flush()
@@ -212,7 +233,7 @@ func (s *summary) appendText(b []byte, name string) []byte {
 		head("service")
 		for i, t := range s.services {
 			if t.packets > 0 {
-				row(bth.Service(i).String(), t)
+				row(s.service(i), t)
 			}
 		}
 		w.Flush()
@@ -231,6 +252,7 @@ func (s *summary) appendText(b []byte, name string) []byte {
 			row("others (-json lists them)", rest)
 		}
 		w.Flush()
+		s.mrc.writeText(out)
 	}
 	if s.undecodable > 0 {
 		fmt.Fprintf(out, "\n  frames   undecodable because\n")
@@ -280,7 +302,7 @@ func (s *summary) appendJSON(b []byte, name []byte) []byte {
 		if t.packets > 0 {
 			b = num(append(b, comma...), `{"opcode":`, uint64(i))
 			b = append(b, `,"name":"`...)
-			b = append(b, bth.Opcode(i).String()...)
+			b = append(b, s.name(i)...)
 			b = tallyJSON(append(b, '"'), t)
 			comma = ","
 		}
@@ -290,7 +312,7 @@ func (s *summary) appendJSON(b []byte, name []byte) []byte {
 	for i, t := range s.services {
 		if t.packets > 0 {
 			b = append(append(b, comma...), `{"service":"`...)
-			b = append(b, bth.Service(i).String()...)
+			b = append(b, s.service(i)...)
 			b = tallyJSON(append(b, '"'), t)
 			comma = ","
 		}
@@ -313,7 +335,8 @@ func (s *summary) appendJSON(b []byte, name []byte) []byte {
 		b = append(b, '}')
 		comma = ","
 	}
-	b = append(b, `],"tunnels":[`...)
+	b = s.mrc.appendJSON(append(b, ']'))
+	b = append(b, `,"tunnels":[`...)
 	comma = ""
 	for k, n := range s.tunnels {
 		if n > 0 {

@@ -8,8 +8,10 @@ import (
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/mrc"
 	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/examples/internal/term"
+	"github.com/roce-go/roce/reth"
 )
 
 // textLine writes lines for people. Columns grow to the widest value so far.
@@ -17,6 +19,7 @@ type textLine struct {
 	colour bool
 	addr   int // width of an address
 	time   clock
+	names  *[256]string // of opcodes
 }
 
 func (t *textLine) start() { t.addr = 11 }
@@ -65,7 +68,7 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 			b = t.paint(b, term.Red)
 			if v, err := bth.ViewOf(d.frame.Transport); err == nil {
 				mark := len(b)
-				b = append(b, shortNames[v.Opcode()]...)
+				b = append(b, t.names[v.Opcode()]...)
 				b = pad(b, mark, nameWidth)
 				b = append(b, " qp 0x"...)
 				b = strconv.AppendUint(b, uint64(v.DestQP()), 16)
@@ -91,9 +94,13 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	b = t.address(b, f.Dst)
 	b = append(b, ' ')
 
-	b = t.paint(b, opcodeColour(p))
+	colour := opcodeColour(p)
+	if f.IsMRC() {
+		colour = mrcColour(f.MRC)
+	}
+	b = t.paint(b, colour)
 	mark := len(b)
-	b = append(b, shortNames[p.Opcode]...)
+	b = append(b, t.names[p.Opcode]...)
 	b = pad(b, mark, nameWidth)
 	b = t.reset(b)
 	b = append(b, " qp 0x"...)
@@ -105,6 +112,9 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	b = letter(b, p.SE, 'S')
 	b = letter(b, f.ECN() == frame.CE, 'C')
 	b = letter(b, p.BECN, 'B')
+	if d.mrc.on {
+		b = letter(b, f.IsMRC() && mrc.Rtx(&p.Header), 'R')
+	}
 	b = right(b, uint64(max(0, f.PayloadLen())), 6)
 	b = append(b, " B icrc "...)
 	switch icrc {
@@ -117,6 +127,9 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 		b = append(b, "?   "...)
 	}
 	b = details(b, f)
+	if f.IsMRC() {
+		b = mrcDetails(b, f, d.mrc.halves)
+	}
 	for len(b) > 0 && b[len(b)-1] == ' ' {
 		b = b[:len(b)-1]
 	}
@@ -155,9 +168,7 @@ func details(b []byte, f *frame.Frame) []byte {
 		b = num(b, " placement ", uint64(p.FETH.Placement))
 	}
 	if e&bth.HasRETH != 0 {
-		b = hexText(b, " va 0x", p.RETH.VA, 16)
-		b = hexText(b, " rkey 0x", uint64(p.RETH.RKey), 8)
-		b = num(b, " len ", uint64(p.RETH.DMALen))
+		b = rethText(b, &p.RETH)
 	}
 	if e&bth.HasAtomicETH != 0 {
 		b = hexText(b, " va 0x", p.AtomicETH.VA, 16)
@@ -170,9 +181,7 @@ func details(b []byte, f *frame.Frame) []byte {
 		}
 	}
 	if e&bth.HasAETH != 0 {
-		b = append(b, ' ')
-		b = append(b, syndromes[p.AETH.Syndrome]...)
-		b = num(b, " msn ", uint64(p.AETH.MSN))
+		b = aethText(b, &p.AETH)
 	}
 	if e&bth.HasAtomicAckETH != 0 {
 		b = hexText(b, " orig 0x", p.AtomicAckETH.Orig, 16)
@@ -194,6 +203,17 @@ func details(b []byte, f *frame.Frame) []byte {
 		b = append(b, " v1"...)
 	}
 	return b
+}
+
+func rethText(b []byte, h *reth.Header) []byte {
+	b = hexText(b, " va 0x", h.VA, 16)
+	b = hexText(b, " rkey 0x", uint64(h.RKey), 8)
+	return num(b, " len ", uint64(h.DMALen))
+}
+
+func aethText(b []byte, h *aeth.Header) []byte {
+	b = append(append(b, ' '), syndromes[h.Syndrome]...)
+	return num(b, " msn ", uint64(h.MSN))
 }
 
 func pauseText(b []byte, p *pfc.Frame) []byte {

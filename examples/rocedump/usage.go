@@ -1,7 +1,7 @@
 package main
 
 const usage = `usage: rocedump [-json] [-all] [-summary] [-port N] [-vxlan N,...]
-                [-tunnels=false] FILE... | -i INTERFACE
+                [-tunnels=false] [-mrc] FILE... | -i INTERFACE
 
 Decodes every RoCE packet in pcap and pcapng files, gzip'ed or not, checks its
 ICRC, and prints a line for each. FILE - is standard input.
@@ -24,6 +24,14 @@ read as far as they go, as those that the capture has cut.
              look into no tunnel
   -vxlan N,...
              UDP destination ports of VXLAN beside 4789 and 8472
+  -mrc       take opcodes 0xc0 to 0xdf, which are any manufacturer's, for those
+             of MRC 1.0 (Multipath Reliable Connection); experimental
+  -mrc-trimmed N,...
+             DSCP values that the network gives to MRC packets that its switches
+             have trimmed; they have no ICRC, and their lengths may disagree
+  -mrc-port-half low|high
+             which half of an MRC entropy value is the UDP source port; the rest
+             is in the IPv6 flow label (default low)
   -h         this text
 
 A line of text has: frame number, time of day (UTC), source and destination,
@@ -40,6 +48,13 @@ or, where less than the packet was captured, unchecked). Addresses, keys and
 64-bit data are "0x..." strings. A frame that says it is RoCE but cannot be
 decoded has file, frame, error.
 
+With -mrc, a line of text has R among the flags for what was sent again, and
+ends with the packet's entropy value (ev). A JSON line has rtx and ts in bth;
+meth, tseth, seth, cc_state, neth, peth, erth and eeth with the fields of MRC's
+tables; and trimmed where -mrc-trimmed says so. The op of an endpoint response
+is its request's, where the capture has that. -summary counts what was sent
+again, trimmed packets, verdicts of SACKs and reasons of NACKs besides.
+
 Exit code: 0 all is well; 1 something is wrong: a bad ICRC, a RoCE frame that
 cannot be decoded, or a file that ends in the middle of a record (what came
 before is printed); 2 bad usage, unreadable input, or output that cannot be
@@ -54,6 +69,8 @@ Examples:
   live, at an interface of this host, and at one of another
       rocedump -i eth0
       ssh root@host tcpdump -i eth0 -U -w - udp port 4791 | rocedump -
+  why did an MRC responder refuse packets?
+      rocedump -mrc -json trace.pcap | jq -r '.neth.reason_name // empty'
   is any ICRC bad? the exit code tells
       rocedump -summary trace.pcap > /dev/null || echo look closer
 `
