@@ -67,6 +67,7 @@ func parse(args []string) (o options, err error) {
 	kinds := fs.String("kinds", "all", "")
 	speed := fs.String("speed", "recorded", "")
 	port := fs.Uint("port", frame.Port, "")
+	fs.BoolVar(&o.cfg.MRC, "mrc", false, "")
 	if err = fs.Parse(args); err != nil {
 		return o, err
 	}

@@ -31,6 +31,8 @@ and input give the same output.
   -speed FACTOR  times of the output: recorded (the default), or so many times as
                  fast: 2 halves the gaps, 0 removes them
   -port N        UDP destination port of RoCE v2 (default 4791)
+  -mrc           opcodes 0xc0 to 0xdf, which are any manufacturer's, are those of
+                 MRC 1.0, and its headers are changed too (experimental)
   -log FILE      write a line for each frame that says what was done to it
   -h             this text
 

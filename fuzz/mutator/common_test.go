@@ -10,6 +10,7 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/mrc"
 	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
 )
@@ -71,6 +72,46 @@ func built() (recs []mutator.Record) {
 		}
 	}
 	return recs
+}
+
+// builtMRC returns a frame for each opcode of MRC, with and without a timestamp
+// header, over IPv4 and IPv6.
+func builtMRC() (recs []mutator.Record) {
+	for i := range 256 {
+		op := bth.Opcode(i)
+		if !mrc.Known(op) {
+			continue
+		}
+		for j := range 4 {
+			f := frame.Frame{
+				Link: frame.Ethernet, Net: frame.Net(1 + j&1), DF: true, SrcPort: 0xc001, MRC: new(mrc.Packet),
+				Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"),
+			}
+			if f.Net != frame.IPv4 {
+				f.Src, f.Dst = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
+			}
+			p := f.MRC
+			p.Header = bth.Header{Opcode: op, PKey: 0xffff, DestQP: 0x11, PSN: 0xffffff}
+			mrc.SetTS(&p.Header, j&2 != 0)
+			p.TSETH.FType, p.PETH.Time.FType, p.ERTH.Time.FType, p.NETH.CCType = 1, 1, 1, 2
+			p.METH.MSN, p.RETH.DMALen, p.SETH.SACKOffset, p.NETH.Reason = 7, 39, 1, mrc.NoBitmap
+			if mrc.IsWrite(op) {
+				p.SetPayload([]byte("some payload that is not a multiple of 4")[:39])
+			}
+			b := f.AppendTo(nil)
+			recs = append(recs, mutator.Record{Link: f.Link, Data: b, WireLen: len(b)})
+		}
+	}
+	return recs
+}
+
+// decode decodes a frame as cfg says.
+func decode(cfg *mutator.Config, r *mutator.Record, b []byte) (f frame.Frame, err error) {
+	if cfg.MRC {
+		f.MRC = new(mrc.Packet)
+	}
+	err = f.Decode(r.Link, b)
+	return f, err
 }
 
 func mutate(t require.TestingT, cfg mutator.Config, n uint64, r *mutator.Record) ([]byte, *mutator.Report) {

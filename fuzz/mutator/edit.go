@@ -33,6 +33,8 @@ func (m *Mutator) apply(k Kind, rep *Report) {
 		m.flip(k, m.w.start, len(m.w.b), rep)
 	case Cut:
 		m.cut(rep)
+	case MRCTimestampHeader:
+		m.timestamp(rep)
 	case AddressSwap, AddressFlip:
 		m.addresses(k, rep)
 	case VLANAdd, VLANRemove, VLANTag:
@@ -53,25 +55,15 @@ func (m *Mutator) apply(k Kind, rep *Report) {
 	}
 }
 
-var knownOpcodes, reservedOpcodes = func() (known, reserved []bth.Opcode) {
-	for i := range 256 {
-		if op := bth.Opcode(i); op.Known() {
-			known = append(known, op)
-		} else {
-			reserved = append(reserved, op)
-		}
-	}
-	return known, reserved
-}()
-
 func (m *Mutator) relabel(k Kind, rep *Report) {
 	w := &m.w
 	old := w.op()
-	op := reservedOpcodes[m.rng.IntN(len(reservedOpcodes))]
+	list := w.opcodes()
+	op := list.reserved[m.rng.IntN(len(list.reserved))]
 	if k == Relabel {
 		op = bth.Opcode(m.rng.Uint32())
 		if m.rng.IntN(2) == 0 { // mostly what a machine looks at twice
-			op = knownOpcodes[m.rng.IntN(len(knownOpcodes))]
+			op = list.known[m.rng.IntN(len(list.known))]
 		}
 	}
 	if op == old {
@@ -87,37 +79,48 @@ func (m *Mutator) relabel(k Kind, rep *Report) {
 func (m *Mutator) opcode(k Kind, rep *Report) {
 	w := &m.w
 	old := w.op()
-	i := m.rng.IntN(len(knownOpcodes))
-	op := knownOpcodes[i]
+	known := w.opcodes().known
+	i := m.rng.IntN(len(known))
+	op := known[i]
 	// A service with one opcode has no other: then any is taken.
-	for n := 0; op == old || (op.Service() == old.Service()) != (k == OpcodeService) && n < len(knownOpcodes); n++ {
-		i = (i + 1) % len(knownOpcodes)
-		op = knownOpcodes[i]
+	for n := 0; op == old || (op.Service() == old.Service()) != (k == OpcodeService) && n < len(known); n++ {
+		i = (i + 1) % len(known)
+		op = known[i]
 	}
+	m.become(op)
+	rep.add(k, uint64(old), uint64(op))
+}
+
+// become gives the packet opcode op, with the ts bit as it stands, and what goes
+// with it.
+func (m *Mutator) become(op bth.Opcode) { m.restack(op, m.w.stackOf(m.w.op()), m.w.stackOf(op)) }
+
+// restack does so, from one stack of headers to another.
+func (m *Mutator) restack(op bth.Opcode, was, is *stack) {
+	w := &m.w
 
 	// Old headers are copied out before their place is resized.
 	var from [bth.MaxHeaderSize]byte
-	oldExt := bth.Ext(0)
+	old := headers(0)
 	if w.headers() > bth.Size {
-		oldExt = old.Ext()
+		old = was.headers
 	}
 	at := w.t + bth.Size
-	oldSize := oldExt.Size()
+	oldSize := old.size()
 	copy(from[:], w.b[at:at+oldSize])
 	// A packet that was too short for its opcode may be too short for its pad.
 	if p0, p1 := w.payload(); p1-p0+int(w.view().PadCnt())+bth.ICRCSize != w.end-p0 {
 		w.view().SetPadCnt(0)
 	}
-	newExt := op.Ext()
-	w.splice(at, oldSize, newExt.Size())
-	b := w.b[at : at+newExt.Size()]
-	for one := bth.Ext(1); one <= newExt; one <<= 1 {
-		if newExt&one == 0 {
+	w.splice(at, oldSize, is.size)
+	b := w.b[at : at+is.size]
+	for one := headers(1); one <= is.headers; one <<= 1 {
+		if is.headers&one == 0 {
 			continue
 		}
-		n := one.Size()
-		if oldExt&one != 0 {
-			o := extOffset(oldExt, one)
+		n := one.size()
+		if old&one != 0 {
+			o := old.before(one)
 			copy(b[:n], from[o:o+n])
 		} else {
 			for i := 0; i < n; i += 4 {
@@ -127,7 +130,7 @@ func (m *Mutator) opcode(k Kind, rep *Report) {
 		b = b[n:]
 	}
 	w.view().SetOpcode(op)
-	switch op.Payload() {
+	switch is.payload {
 	case bth.NoPayload:
 		m.resize(0)
 	case bth.EightBytes:
@@ -136,7 +139,16 @@ func (m *Mutator) opcode(k Kind, rep *Report) {
 		m.resize(0)
 		m.resize(bth.CNPReserved)
 	}
-	rep.add(k, uint64(old), uint64(op))
+}
+
+// timestamp gives an MRC packet a TSETH, or takes it away.
+func (m *Mutator) timestamp(rep *Report) {
+	w := &m.w
+	op := w.op()
+	old := w.b[w.t+8] >> 4 & 1
+	m.restack(op, &mrcStacks[old][op], &mrcStacks[old^1][op])
+	w.b[w.t+8] ^= 1 << 4
+	rep.add(MRCTimestampHeader, uint64(old), uint64(old^1))
 }
 
 // resize gives the packet a payload of n bytes and the pad that it asks for. New

@@ -3,6 +3,7 @@ package mutator
 import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/mrc"
 )
 
 // base says what a field's offset counts from.
@@ -10,10 +11,11 @@ type base uint8
 
 const (
 	baseBTH base = iota
-	baseExt      // the extended header ext
+	baseExt      // the header ext
 	baseIPv4
 	baseIPv6 // GRH too
 	baseUDP
+	baseMRC // the BTH of an MRC packet
 )
 
 // field is a number in a header: width bytes, big-endian, of which bits bits
@@ -21,7 +23,7 @@ const (
 type field struct {
 	kind        Kind
 	base        base
-	ext         bth.Ext
+	ext         headers
 	off, width  uint8
 	shift, bits uint8
 	pick        func(m *Mutator, old uint64) uint64
@@ -42,24 +44,74 @@ var fields = [...]field{
 	{kind: Reserved7, off: 8, width: 1, bits: 7},
 	{kind: PSN, off: 9, width: 3, bits: 24, pick: pickSequence},
 
-	{kind: RETHAddress, base: baseExt, ext: bth.HasRETH, width: 8, bits: 64, pick: pickAddress},
-	{kind: RETHRKey, base: baseExt, ext: bth.HasRETH, off: 8, width: 4, bits: 32},
-	{kind: RETHLength, base: baseExt, ext: bth.HasRETH, off: 12, width: 4, bits: 32, pick: pickLength},
-	{kind: AETHSyndrome, base: baseExt, ext: bth.HasAETH, width: 1, bits: 8, pick: pickSyndrome},
-	{kind: AETHMSN, base: baseExt, ext: bth.HasAETH, off: 1, width: 3, bits: 24, pick: pickSequence},
-	{kind: AtomicAddress, base: baseExt, ext: bth.HasAtomicETH, width: 8, bits: 64, pick: pickAddress},
-	{kind: AtomicRKey, base: baseExt, ext: bth.HasAtomicETH, off: 8, width: 4, bits: 32},
-	{kind: AtomicSwap, base: baseExt, ext: bth.HasAtomicETH, off: 12, width: 8, bits: 64},
-	{kind: AtomicCompare, base: baseExt, ext: bth.HasAtomicETH, off: 20, width: 8, bits: 64},
-	{kind: AtomicAck, base: baseExt, ext: bth.HasAtomicAckETH, width: 8, bits: 64},
-	{kind: Immediate, base: baseExt, ext: bth.HasImmDt, width: 4, bits: 32},
-	{kind: IETHRKey, base: baseExt, ext: bth.HasIETH, width: 4, bits: 32},
-	{kind: DETHQKey, base: baseExt, ext: bth.HasDETH, width: 4, bits: 32},
-	{kind: DETHReserved, base: baseExt, ext: bth.HasDETH, off: 4, width: 1, bits: 8},
-	{kind: DETHSource, base: baseExt, ext: bth.HasDETH, off: 5, width: 3, bits: 24},
-	{kind: RDETH, base: baseExt, ext: bth.HasRDETH, width: 4, bits: 32},
-	{kind: XRCETH, base: baseExt, ext: bth.HasXRCETH, width: 4, bits: 32},
-	{kind: FETH, base: baseExt, ext: bth.HasFETH, width: 4, bits: 32},
+	{kind: RETHAddress, base: baseExt, ext: hasRETH, width: 8, bits: 64, pick: pickAddress},
+	{kind: RETHRKey, base: baseExt, ext: hasRETH, off: 8, width: 4, bits: 32},
+	{kind: RETHLength, base: baseExt, ext: hasRETH, off: 12, width: 4, bits: 32, pick: pickLength},
+	{kind: AETHSyndrome, base: baseExt, ext: hasAETH, width: 1, bits: 8, pick: pickSyndrome},
+	{kind: AETHMSN, base: baseExt, ext: hasAETH, off: 1, width: 3, bits: 24, pick: pickSequence},
+	{kind: AtomicAddress, base: baseExt, ext: hasAtomicETH, width: 8, bits: 64, pick: pickAddress},
+	{kind: AtomicRKey, base: baseExt, ext: hasAtomicETH, off: 8, width: 4, bits: 32},
+	{kind: AtomicSwap, base: baseExt, ext: hasAtomicETH, off: 12, width: 8, bits: 64},
+	{kind: AtomicCompare, base: baseExt, ext: hasAtomicETH, off: 20, width: 8, bits: 64},
+	{kind: AtomicAck, base: baseExt, ext: hasAtomicAckETH, width: 8, bits: 64},
+	{kind: Immediate, base: baseExt, ext: hasImmDt, width: 4, bits: 32},
+	{kind: IETHRKey, base: baseExt, ext: hasIETH, width: 4, bits: 32},
+	{kind: DETHQKey, base: baseExt, ext: hasDETH, width: 4, bits: 32},
+	{kind: DETHReserved, base: baseExt, ext: hasDETH, off: 4, width: 1, bits: 8},
+	{kind: DETHSource, base: baseExt, ext: hasDETH, off: 5, width: 3, bits: 24},
+	{kind: RDETH, base: baseExt, ext: hasRDETH, width: 4, bits: 32},
+	{kind: XRCETH, base: baseExt, ext: hasXRCETH, width: 4, bits: 32},
+	{kind: FETH, base: baseExt, ext: hasFETH, width: 4, bits: 32},
+
+	// MRC. What several headers have is one kind.
+	{kind: MRCRetransmission, base: baseMRC, off: 8, width: 1, shift: 5, bits: 1},
+	{kind: METHRQMSN, base: baseExt, ext: hasMETH, width: 2, bits: 16},
+	{kind: METHMSN, base: baseExt, ext: hasMETH, off: 2, width: 2, bits: 16},
+	{kind: MRCTimestamp, base: baseExt, ext: hasTSETH, width: 2, bits: 16},
+	{kind: MRCTimestamp, base: baseExt, ext: hasCCState, width: 2, bits: 16},
+	{kind: MRCTimestamp, base: baseExt, ext: hasNETH, off: 18, width: 2, bits: 16},
+	{kind: MRCTimestamp, base: baseExt, ext: hasPETH, off: 12, width: 2, bits: 16},
+	{kind: MRCTimestamp, base: baseExt, ext: hasERTH, off: 12, width: 2, bits: 16},
+	{kind: MRCTimestamp, base: baseExt, ext: hasEETH, off: 28, width: 2, bits: 16},
+	{kind: MRCTimeFormat, base: baseExt, ext: hasTSETH, off: 2, width: 2, bits: 16},
+	{kind: MRCTimeFormat, base: baseExt, ext: hasPETH, off: 14, width: 2, bits: 16},
+	{kind: MRCTimeFormat, base: baseExt, ext: hasERTH, off: 14, width: 2, bits: 16},
+	{kind: MRCType, base: baseExt, ext: hasSETH, width: 2, shift: 7, bits: 9},
+	{kind: MRCType, base: baseExt, ext: hasNETH, width: 2, shift: 7, bits: 9},
+	{kind: MRCType, base: baseExt, ext: hasPETH, width: 2, shift: 7, bits: 9},
+	{kind: MRCType, base: baseExt, ext: hasERTH, width: 2, shift: 7, bits: 9},
+	{kind: MRCType, base: baseExt, ext: hasEETH, width: 2, shift: 7, bits: 9},
+	{kind: MRCReserved, base: baseExt, ext: hasSETH, off: 12, width: 1, bits: 8},
+	{kind: MRCReserved, base: baseExt, ext: hasNETH, off: 12, width: 1, bits: 8},
+	{kind: MRCReserved, base: baseExt, ext: hasPETH, off: 6, width: 2, bits: 16},
+	{kind: MRCReserved, base: baseExt, ext: hasERTH, off: 8, width: 4, bits: 32},
+	{kind: MRCReserved, base: baseExt, ext: hasEETH, off: 32, width: 4, bits: 32},
+	{kind: MRCVendor, base: baseExt, ext: hasNETH, off: 3, width: 1, bits: 8},
+	{kind: MRCVendor, base: baseExt, ext: hasPETH, off: 3, width: 1, bits: 8},
+	{kind: MRCVendor, base: baseExt, ext: hasERTH, off: 3, width: 1, bits: 8},
+	{kind: MRCEntropy, base: baseExt, ext: hasSETH, off: 4, width: 4, bits: 32},
+	{kind: MRCEntropy, base: baseExt, ext: hasNETH, off: 4, width: 4, bits: 32},
+	{kind: MRCContext, base: baseExt, ext: hasSETH, off: 8, width: 4, bits: 32},
+	{kind: MRCContext, base: baseExt, ext: hasNETH, off: 8, width: 4, bits: 32},
+	{kind: MRCContext, base: baseExt, ext: hasPETH, off: 8, width: 4, bits: 32},
+	{kind: MRCCongestionType, base: baseExt, ext: hasSETH, off: 16, width: 1, bits: 8},
+	{kind: MRCCongestionType, base: baseExt, ext: hasNETH, off: 16, width: 1, bits: 8},
+	{kind: SETHVerdict, base: baseExt, ext: hasSETH, off: 1, width: 1, shift: 5, bits: 2},
+	{kind: SETHProbe, base: baseExt, ext: hasSETH, off: 1, width: 1, shift: 1, bits: 1},
+	{kind: SETHCause, base: baseExt, ext: hasSETH, off: 2, width: 2, bits: 16},
+	{kind: SETHCumulative, base: baseExt, ext: hasSETH, off: 13, width: 3, bits: 24, pick: pickSequence},
+	{kind: SETHWindow, base: baseExt, ext: hasSETH, off: 17, width: 1, bits: 8},
+	{kind: SETHOffset, base: baseExt, ext: hasSETH, off: 18, width: 2, bits: 16},
+	{kind: SETHBitmap, base: baseExt, ext: hasSETH, off: 20, width: 8, bits: 64},
+	{kind: CCOutOfOrder, base: baseExt, ext: hasCCState, off: 2, width: 2, bits: 16},
+	{kind: CCPenalty, base: baseExt, ext: hasCCState, off: 4, width: 1, bits: 8},
+	{kind: CCReceived, base: baseExt, ext: hasCCState, off: 5, width: 3, bits: 24, pick: pickSequence},
+	{kind: NETHReason, base: baseExt, ext: hasNETH, off: 2, width: 1, bits: 8, pick: pickReason},
+	{kind: NETHSequence, base: baseExt, ext: hasNETH, off: 13, width: 3, bits: 24, pick: pickSequence},
+	{kind: PETHID, base: baseExt, ext: hasPETH, off: 4, width: 2, bits: 16},
+	{kind: EndpointOp, base: baseExt, ext: hasERTH, off: 1, width: 1, bits: 2},
+	{kind: EndpointOp, base: baseExt, ext: hasEETH, off: 1, width: 1, shift: 2, bits: 2},
+	{kind: ERTHPorts, base: baseExt, ext: hasERTH, off: 4, width: 4, bits: 32},
 
 	{kind: ECN, base: baseIPv4, off: 1, width: 1, bits: 2},
 	{kind: DSCP, base: baseIPv4, off: 1, width: 1, shift: 2, bits: 6},
@@ -88,17 +140,19 @@ func init() {
 	}
 }
 
-// extOffset returns how many bytes of e's headers stand before the header one.
-func extOffset(e, one bth.Ext) int { return (e & (one - 1)).Size() }
-
 // place returns where the field stands, or false when the frame has none.
 func (w *work) place(f *field) (int, bool) {
 	switch f.base {
 	case baseBTH:
 		return w.t + int(f.off), true
 	case baseExt:
-		e := w.op().Ext()
-		return w.t + bth.Size + extOffset(e, f.ext) + int(f.off), e&f.ext != 0 && w.headers() > bth.Size
+		h := w.stackOf(w.op()).headers
+		if h&f.ext == 0 || w.headers() == bth.Size {
+			return 0, false
+		}
+		return w.t + bth.Size + h.before(f.ext) + int(f.off), true
+	case baseMRC:
+		return w.t + int(f.off), w.isMRC()
 	case baseIPv4:
 		return w.net + int(f.off), w.kind == frame.IPv4
 	case baseIPv6:
@@ -134,6 +188,9 @@ func (m *Mutator) change(k Kind, rep *Report) {
 			continue
 		}
 		mask := ^uint64(0) >> (64 - f.bits)
+		if k == Reserved7 && w.isMRC() {
+			mask = 0xf // of the others one decides about the layout
+		}
 		b := w.b[at : at+int(f.width)]
 		word := load(b)
 		old := word >> f.shift & mask
@@ -258,6 +315,16 @@ func pickSyndrome(m *Mutator, old uint64) uint64 {
 		return 0x60 | m.rng.Uint64N(6)
 	case 4:
 		return 0x40 | m.rng.Uint64N(64)
+	}
+	return m.rng.Uint64()
+}
+
+// pickReason is for NACKs: each of the reasons, and any other.
+func pickReason(m *Mutator, old uint64) uint64 {
+	reasons := [...]mrc.Reason{mrc.Trimmed, mrc.TrimmedLastHop, mrc.NoBitmap, mrc.NoPacketBuffer, mrc.NoResource,
+		mrc.PSNOutOfWindow, mrc.UnexpectedEvent}
+	if i := m.rng.IntN(2 * len(reasons)); i < len(reasons) {
+		return uint64(reasons[i])
 	}
 	return m.rng.Uint64()
 }

@@ -54,6 +54,35 @@ const (
 	XRCETH
 	FETH
 
+	// Headers of MRC, where Config.MRC is set. Some are in several headers.
+	MRCRetransmission  // the rtx bit of the BTH
+	MRCTimestampHeader // the ts bit and the TSETH that it tells
+	METHRQMSN
+	METHMSN
+	MRCTimestamp
+	MRCTimeFormat // tsr, reserved bits and ftype
+	MRCType       // type and next header
+	MRCReserved   // a reserved field
+	MRCVendor
+	MRCEntropy
+	MRCContext        // spdcid and dpdcid
+	MRCCongestionType // cc_type and cc_flags
+	SETHVerdict       // m
+	SETHProbe         // pr
+	SETHCause         // ack_psn_offset, or the id of a probe
+	SETHCumulative    // cack_psn
+	SETHWindow        // mpr
+	SETHOffset
+	SETHBitmap
+	CCOutOfOrder
+	CCPenalty // restore_cwnd and rcv_cwnd_pen
+	CCReceived
+	NETHReason
+	NETHSequence // nack_psn
+	PETHID
+	EndpointOp
+	ERTHPorts
+
 	// Payload, with the pad that it asks for.
 	PayloadTruncate
 	PayloadExtend
@@ -105,6 +134,9 @@ var kindNames = [numKinds + 1]string{
 	"resv6", "destqp", "ackreq", "resv7", "psn",
 	"reth-va", "reth-rkey", "reth-len", "aeth-syndrome", "aeth-msn", "atomic-va", "atomic-rkey", "atomic-swap",
 	"atomic-compare", "atomic-ack", "imm", "ieth-rkey", "deth-qkey", "deth-resv", "deth-srcqp", "rdeth", "xrceth", "feth",
+	"mrc-rtx", "mrc-ts", "meth-rqmsn", "meth-msn", "mrc-timestamp", "mrc-tsr", "mrc-type", "mrc-reserved", "mrc-vendor",
+	"mrc-entropy", "mrc-dcid", "mrc-cc-type", "seth-m", "seth-pr", "seth-cause", "seth-cack-psn", "seth-mpr", "seth-offset",
+	"seth-bitmap", "cc-ooo", "cc-penalty", "cc-rcvd", "neth-reason", "neth-psn", "peth-id", "mrc-op", "erth-ports",
 	"payload-truncate", "payload-extend", "payload-flip", "payload-mtu", "cut",
 	"ecn", "dscp", "ttl", "flow-label", "ip-id", "df", "address-swap", "address-flip", "sport", "dport", "udp-checksum",
 	"vlan-add", "vlan-remove", "vlan-tag", "ipv4-options", "fragment", "ip-version", "protocol",
@@ -144,6 +176,7 @@ func kindRange(from, to Kind) (s Kinds) {
 var (
 	BTHKinds      = kindRange(OpcodeService, PSN)
 	ExtKinds      = kindRange(RETHAddress, FETH)
+	MRCKinds      = kindRange(MRCRetransmission, ERTHPorts)
 	PayloadKinds  = kindRange(PayloadTruncate, Cut)
 	NetKinds      = kindRange(ECN, Protocol)
 	RawKinds      = kindRange(Flip, Trailing)
@@ -164,7 +197,7 @@ var groups = []struct {
 	name string
 	set  Kinds
 }{
-	{"all", AllKinds}, {"fields", FieldKinds}, {"bth", BTHKinds}, {"ext", ExtKinds}, {"payload", PayloadKinds},
+	{"all", AllKinds}, {"fields", FieldKinds}, {"bth", BTHKinds}, {"ext", ExtKinds}, {"mrc", MRCKinds}, {"payload", PayloadKinds},
 	{"net", NetKinds}, {"raw", RawKinds}, {"sequence", SequenceKinds},
 	{"escape", EscapeKinds}, {"malform", MalformKinds.AndNot(KindsOf(Closed))},
 }
@@ -209,7 +242,7 @@ func after(k Kind) Kinds {
 	switch {
 	case opcodeKinds.Has(k):
 		s = s.Or(opcodeKinds)
-	case lengthKinds.Has(k) || ExtKinds.Has(k) || k == PadCnt || k == PayloadFlip:
+	case lengthKinds.Has(k) || ExtKinds.Has(k) || MRCKinds.Has(k) || k == PadCnt || k == PayloadFlip:
 		s = s.Or(opcodeKinds).Or(lengthKinds)
 	case vlanKinds.Has(k):
 		s = s.Or(vlanKinds)
@@ -218,7 +251,7 @@ func after(k Kind) Kinds {
 }
 
 var (
-	opcodeKinds = kindRange(OpcodeService, Relabel)
+	opcodeKinds = kindRange(OpcodeService, Relabel).Or(KindsOf(MRCTimestampHeader))
 	lengthKinds = KindsOf(PayloadTruncate, PayloadExtend, PayloadMTU, Cut)
 	vlanKinds   = kindRange(VLANAdd, VLANTag)
 )

@@ -77,6 +77,9 @@ type Config struct {
 	Hold int
 	// UDPPort is the UDP destination port of RoCE v2; 0 means 4791.
 	UDPPort uint16
+	// MRC makes opcodes C0 to DF, which are any manufacturer's, those of MRC, so that
+	// its headers are known: see package mrc.
+	MRC bool
 }
 
 func (c *Config) check() error {
@@ -125,6 +128,7 @@ type work struct {
 	found frame.Frame
 	// keepChecksum is set when the UDP checksum was changed on purpose.
 	keepChecksum bool
+	mrc          bool // Config.MRC, for a packet that UDP carries
 }
 
 // New returns a mutator, or ErrConfig.
@@ -231,6 +235,7 @@ func (m *Mutator) locate(link frame.Link, b []byte, wireLen int, rep *Report) bo
 	}
 	captured := len(b) - len(f.Trailer)
 	w.kind = f.Net
+	w.mrc = m.cfg.MRC && f.Net != frame.GRH
 	w.net = w.start + captured - len(f.NetPacket)
 	w.t = w.start + captured - len(f.Transport)
 	w.udp = w.t - udpSize
@@ -255,11 +260,11 @@ func (w *work) view() *bth.View { return (*bth.View)(w.b[w.t:]) }
 // headers returns the length of BTH and extended headers, the BTH's alone where
 // the packet is too short for what its opcode says.
 func (w *work) headers() int {
-	n := w.op().HeaderSize()
-	if n == 0 || w.t+n+bth.ICRCSize > w.end {
+	s := w.stackOf(w.op())
+	if !s.known || w.t+bth.Size+s.size+bth.ICRCSize > w.end {
 		return bth.Size
 	}
-	return n
+	return bth.Size + s.size
 }
 
 // payload returns where the payload begins and ends, pad not counted.
@@ -311,13 +316,19 @@ func (m *Mutator) applicable(roce bool) Kinds {
 		return s
 	}
 	s = s.Or(anyRoCE)
-	ext := bth.Ext(0)
+	ext := headers(0)
 	if w.headers() > bth.Size {
-		ext = w.op().Ext()
+		ext = w.stackOf(w.op()).headers
 	}
 	for i := range fields {
 		if f := &fields[i]; f.base == baseExt && ext&f.ext != 0 {
 			s = s.Or(f.set)
+		}
+	}
+	if w.isMRC() {
+		s = s.Or(KindsOf(MRCRetransmission))
+		if ext&hasMETH != 0 {
+			s = s.Or(KindsOf(MRCTimestampHeader))
 		}
 	}
 	if from, to := w.payload(); to > from {

@@ -23,6 +23,7 @@ func drawConfig(t *rapid.T) mutator.Config {
 		Lengths: mutator.Lengths(rapid.IntRange(0, 1).Draw(t, "lengths")),
 		Kinds:   mutator.KindsOf(rapid.SliceOfN(rapid.SampledFrom(kinds), 1, 8).Draw(t, "kinds")...),
 		Changes: rapid.IntRange(1, 8).Draw(t, "changes"),
+		MRC:     rapid.Bool().Draw(t, "mrc"),
 	}
 }
 
@@ -33,6 +34,7 @@ func TestRepaired(t *testing.T) {
 		var f frame.Frame
 		return f.Decode(r.Link, r.Data) != nil
 	})
+	ofMRC := builtMRC()
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := drawConfig(t)
 		if rapid.Bool().Draw(t, "all kinds") {
@@ -42,6 +44,9 @@ func TestRepaired(t *testing.T) {
 		require.NoError(t, err)
 		for range 16 {
 			r := roce[rapid.IntRange(0, len(roce)-1).Draw(t, "frame")]
+			if cfg.MRC && rapid.Bool().Draw(t, "of mrc") {
+				r = ofMRC[rapid.IntRange(0, len(ofMRC)-1).Draw(t, "frame")]
+			}
 			n := rapid.Uint64().Draw(t, "n")
 			in := bytes.Clone(r.Data)
 			prefix := []byte("before")
@@ -96,16 +101,13 @@ func check(t require.TestingT, cfg mutator.Config, r *mutator.Record, out []byte
 	case mutator.ICRCBad:
 		require.Equal(t, frame.ICRCBad, f.CheckICRC(), rep.String())
 	default:
-		var was frame.Frame
-		if was.Decode(r.Link, r.Data) == nil && !escaped {
+		if was, err := decode(&cfg, r, r.Data); err == nil && !escaped {
 			require.Equal(t, was.Transport[len(was.Transport)-4:], f.Transport[len(f.Transport)-4:], rep.String())
 		}
 	}
-	err = f.Decode(r.Link, out)
-	if err != nil {
-		var was frame.Frame
-		malformed := was.Decode(r.Link, r.Data) != nil
-		require.True(t, malformed || rep.Has(mutator.MalformKinds), "%v: %s", err, rep)
+	if _, err = decode(&cfg, r, out); err != nil {
+		_, malformed := decode(&cfg, r, r.Data)
+		require.True(t, malformed != nil || rep.Has(mutator.MalformKinds), "%v: %s", err, rep)
 		require.True(t, errors.Is(err, bth.ErrLength) || errors.Is(err, bth.ErrOpcode) ||
 			errors.Is(err, bth.ErrVersion) || errors.Is(err, bth.ErrTruncated), "%v: %s", err, rep)
 	}
@@ -122,14 +124,14 @@ func trailer(r *mutator.Record) int {
 // TestKinds: every kind, alone, changes bytes of some frame and is the one
 // reported, on every frame to which it applies.
 func TestKinds(t *testing.T) {
-	recs := append(built(), captured(t)[:200]...)
+	recs := append(append(built(), captured(t)[:200]...), builtMRC()...)
 	for k := range mutator.FieldKinds.All {
 		t.Run(k.String(), func(t *testing.T) {
 			set := mutator.KindsOf(k)
 			made := 0
 			for i := range recs {
 				r := &recs[i]
-				out, rep := mutate(t, mutator.Config{Seed: 5, Kinds: set, Changes: 1}, uint64(i), r)
+				out, rep := mutate(t, mutator.Config{Seed: 5, Kinds: set, Changes: 1, MRC: true}, uint64(i), r)
 				if len(rep.Changes()) == 0 {
 					require.True(t, bytes.Equal(r.Data, out) || !rep.RoCE || trailer(r) > 0 || r.WireLen > len(r.Data), "nothing to change: %x -> %x", r.Data, out)
 					continue
