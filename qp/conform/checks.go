@@ -44,12 +44,16 @@ const (
 	SPortChanged
 	CNPPayload
 	CNPFields
+	CNPWithoutBECN
 	CNPTooOften
 	ECNUnanswered
 	CMStartingPSN
 
 	SizeEmptyLast
 	SizeAboveLimit
+	AddressWraps
+	PSNReused
+	PSNSkipped
 	PadAlignment
 	PadNotZero
 	SolicitedMisplaced
@@ -60,13 +64,18 @@ const (
 	AckNeverSent
 	AckNeverSentDoubt
 	GoBackTooFar
+	GoBackBeyond
+	NakIgnored
 	ResumeDiffers
 	RNRTooEarly
+	NewDuringRNR
 
 	NakRepeated
 	NakAcknowledged
 	NakNothingLost
 	NakNeverSent
+	NakThenAcked
+	NakAfterFatal
 	OrderInMessage
 	OrderOutside
 	OrderAtStart
@@ -79,14 +88,16 @@ const (
 	DMALengthFirst
 	RNRAnswered
 	RNROfRead
+	RNROfWrite
 	MSNWrong
 	AckOfRead
 	ResponseLate
 	AckBehind
-	AckReqUnanswered
 	ReadOutside
 	ReadOpcode
 	ReadSize
+	ReadTooMany
+	ReadUnanswered
 	ReadResumedMiddle
 	AtomicOutside
 	DeadAnswers
@@ -99,6 +110,7 @@ const (
 	ManagementQKey
 	DatagramQKey
 	MulticastAddress
+	MulticastQP
 	XRCCredits
 	XRCOtherSRQ
 
@@ -106,10 +118,12 @@ const (
 	ReadSequenceGap
 	ResentNAK
 	ResentRNR
-	ResentRead
+	ResentImplied
 	ResentTimeout
+	ResentUnknown
 	DuplicateRequest
 	DuplicateResponse
+	DuplicateCNP
 	OutOfOrder
 	NakSequence
 	NakInvalid
@@ -145,7 +159,7 @@ var checks = [checkCount]checkInfo{
 	OpcodeService:    {RuleOpcode, Breach, "opcode-service", "this QP's packets were of the service of {want}; this is a {got} (PSN {psn})", asOpcode, asOpcode},
 	VersionNotZero:   {RuleVersion, Breach, "version", "TVer should be 0, is {got} (PSN {psn})", 0, 0},
 	ICRCBad:          {RuleICRC, Breach, "icrc", "ICRC should be {want}, is {got} (PSN {psn})", asHex, asHex},
-	ReservedBTH:      {RuleReserved, Breach, "reserved-bth", "reserved bits of the BTH should be sent as zero; resv6 and resv7 are {got} (PSN {psn}; reported once a flow)", 0, asHex},
+	ReservedBTH:      {RuleReserved, Note, "reserved-bth", "reserved bits of the BTH should be sent as zero; resv6 and resv7 are {got} (PSN {psn}; reported once a flow)", 0, asHex},
 	ReservedExt:      {RuleReserved, Breach, "reserved-ext", "reserved bits of an extended header should be sent as zero; they are {got} (PSN {psn}; reported once a flow)", 0, asHex},
 	PKeyZero:         {RulePKey, Breach, "pkey-zero", "a P_Key's low 15 bits should not be zero; it is {got} (PSN {psn})", 0, asHex},
 	PKeyMismatch:     {RulePKey, Breach, "pkey-mismatch", "P_Key should match {want}, is {got} (PSN {psn})", asHex, asHex},
@@ -161,12 +175,16 @@ var checks = [checkCount]checkInfo{
 	SPortChanged:     {RuleSPort, Note, "sport", "the UDP source port of a flow should stay {want}, is {got} (PSN {psn})", 0, 0},
 	CNPPayload:       {RuleCNP, Breach, "cnp-payload", "the 16 bytes after a CNP's BTH should be zero; they are not", 0, 0},
 	CNPFields:        {RuleCNP, Breach, "cnp-fields", "SE, AckReq and PSN of a CNP should be 0; PSN is {psn}", 0, 0},
+	CNPWithoutBECN:   {RuleCNP, Breach, "cnp-becn", "BECN should be set in a CNP; it is clear", 0, 0},
 	CNPTooOften:      {RuleCNPGap, Breach, "cnp-gap", "CNPs of a flow should be at least {want} apart; this comes after {got}", asTime, asTime},
-	ECNUnanswered:    {RuleECN, Breach, "ecn-unanswered", "{got} packets were marked congestion experienced, and their receiver, which sent other packets, sent no CNP", 0, 0},
+	ECNUnanswered:    {RuleECN, Note, "ecn-unanswered", "{got} packets were marked congestion experienced, and their receiver, which sent other packets, sent no CNP", 0, 0},
 	CMStartingPSN:    {RuleCM, Breach, "cm-psn", "connection management set the first PSN to {want}; this request's, {got}, comes before it", 0, 0},
 
 	SizeEmptyLast:      {RuleRS06, Breach, "last-empty", "a Last packet should carry 1 byte or more; this carries none (PSN {psn})", 0, 0},
 	SizeAboveLimit:     {RuleRQ01, Breach, "message-size", "a message should have at most {want} bytes; this has {got} (PSN {psn})", 0, 0},
+	AddressWraps:       {RuleRS10, Breach, "address-wraps", "{got} bytes from address {want} on reach beyond 2^64 (PSN {psn})", asHex, 0},
+	PSNReused:          {RuleRQ02, Breach, "psn-reused", "PSN {psn} belongs to the responses of a {want}; this {got} uses it again", asOpcode, asOpcode},
+	PSNSkipped:         {RuleRQ02, Breach, "psn-skipped", "PSNs before {psn} were not sent: they were acknowledged, and the MSN counts none of the messages that they would have been", 0, 0},
 	PadAlignment:       {RuleRQ03, Breach, "pad-alignment", "payload and pad should be a multiple of 4 bytes; they are {got} (PSN {psn})", 0, 0},
 	PadNotZero:         {RuleRQ03, Breach, "pad-zero", "pad bytes should be zero; they are {got} (PSN {psn})", 0, asHex},
 	SolicitedMisplaced: {RuleRQ06, Breach, "solicited", "SE belongs in the last packet of a SEND or WRITE with immediate; it is set in this {got} (PSN {psn})", 0, asOpcode},
@@ -177,13 +195,18 @@ var checks = [checkCount]checkInfo{
 	AckNeverSent:       {RuleRQ22, Breach, "ack-never-sent", "PSN {want} is the next to be sent; {psn} was acknowledged", 0, 0},
 	AckNeverSentDoubt:  {RuleRQ22, Note, "ack-never-seen", "PSN {want} is the next to be sent; {psn} was acknowledged; or the capture lost requests", 0, 0},
 	GoBackTooFar:       {RuleRQ23, Breach, "go-back", "the NAK for PSN {want} acknowledged all before it; retransmission began {got} PSNs earlier", 0, 0},
+	GoBackBeyond:       {RuleRQ23, Breach, "go-back-beyond", "the NAK asks for PSN {want}; retransmission began {got} PSNs later", 0, 0},
+	NakIgnored:         {RuleRQ23, Breach, "nak-ignored", "{want} NAK sequence errors in a row were not heeded: only the timer made the requester go back", 0, 0},
 	ResumeDiffers:      {RuleRQ27, Breach, "resume-differs", "a READ resumed at PSN {psn} should go on with address and length moved on ({want} bytes left); this asks for {got}", 0, 0},
 	RNRTooEarly:        {RuleRQ28, Breach, "rnr-early", "PSN {psn} should be sent again {want} after its RNR NAK or later; this comes after {got}", asTime, asTime},
+	NewDuringRNR:       {RuleRQ28, Breach, "rnr-new", "nothing should be sent for {want} after an RNR NAK; PSN {psn} is sent after {got}", asTime, asTime},
 
 	NakRepeated:        {RuleRS03, Breach, "nak-repeated", "one NAK sequence error per gap; PSN {psn} was refused before", 0, 0},
 	NakAcknowledged:    {RuleRS03, Breach, "nak-acknowledged", "PSN {psn} was acknowledged before, and is refused with a NAK sequence error", 0, 0},
-	NakNothingLost:     {RuleRS03, Note, "nak-nothing-lost", "a NAK sequence error for PSN {psn} needs a later packet that came first; none was seen", 0, 0},
+	NakNothingLost:     {RuleRS03, Breach, "nak-nothing-lost", "a NAK sequence error for PSN {psn} needs a later packet that came first; none was seen", 0, 0},
 	NakNeverSent:       {RuleRS03, Note, "nak-never-sent", "PSN {want} is the first that was seen sent; {psn} is refused", 0, 0},
+	NakThenAcked:       {RuleRS03, Breach, "nak-then-acked", "PSN {want} was refused with a NAK sequence error and not sent again, and {psn} was acknowledged", 0, 0},
+	NakAfterFatal:      {RuleRS18, Breach, "dead-naks", "after the {want} the responder should be silent; it sends it again (PSN {psn})", asSyndrome, 0},
 	OrderInMessage:     {RuleRS05, Breach, "order-in-message", "after {want} should come a Middle or Last of the same kind; PSN {psn} is a {got}", asOpcode, asOpcode},
 	OrderOutside:       {RuleRS05, Breach, "order-outside", "after {want} a new message should begin; PSN {psn} is a {got}", asOpcode, asOpcode},
 	OrderAtStart:       {RuleRS05, Breach, "order-start", "the first request of a connection should begin a message; PSN {psn} is a {got}", 0, asOpcode},
@@ -196,14 +219,16 @@ var checks = [checkCount]checkInfo{
 	DMALengthFirst:     {RuleRS07, Breach, "dma-first", "RETH's DMA length is {want}, and the first packet of several carries {got} bytes (PSN {psn})", 0, 0},
 	RNRAnswered:        {RuleRS09, Breach, "rnr-answered", "PSN {psn} was answered before, and is refused with an RNR NAK", 0, 0},
 	RNROfRead:          {RuleRS09, Note, "rnr-read", "RNR NAKs are for SEND and WRITE with immediate; this one refuses a {want} (PSN {psn})", asOpcode, 0},
+	RNROfWrite:         {RuleRS09, Breach, "rnr-write", "RNR NAKs are for requests that consume a receive; this one refuses a {want} (PSN {psn})", asOpcode, 0},
 	MSNWrong:           {RuleRS13, Breach, "msn", "MSN should be {want}, or above if later messages were complete; it is {got} (PSN {psn})", 0, 0},
 	AckOfRead:          {RuleRS14, Breach, "ack-of-read", "a {want} should get its own response; a plain acknowledgement answers it (PSN {psn})", asOpcode, 0},
 	ResponseLate:       {RuleRS14, Breach, "response-late", "PSN {want} was acknowledged before the earlier {got} of PSN {psn} was sent", 0, asOpcode},
 	AckBehind:          {RuleRS14, Breach, "ack-behind", "PSN {want} was answered before; an acknowledgement with a newer MSN has the older PSN {psn}", 0, 0},
-	AckReqUnanswered:   {RuleRS14, Breach, "ackreq-unanswered", "PSN {psn} asked for an acknowledgement, was sent {got} times, and got no answer from a responder that answered before", 0, 0},
 	ReadOutside:        {RuleRS15, Breach, "read-outside", "PSN {psn} was a {want}; it is answered with a {got}", asOpcode, asOpcode},
 	ReadOpcode:         {RuleRS15, Breach, "read-opcode", "the response at PSN {psn} should be {want}, is {got}", asOpcode, asOpcode},
 	ReadSize:           {RuleRS15, Breach, "read-size", "the response at PSN {psn} should carry {want} bytes, carries {got}", 0, 0},
+	ReadTooMany:        {RuleRS15, Breach, "read-too-many", "the last response to the READ has PSN {want}; one more follows, a {got} (PSN {psn})", 0, asOpcode},
+	ReadUnanswered:     {RuleRS14, Breach, "read-unanswered", "the {want} of PSN {psn} was sent {got} times and not answered, though later requests were each time", asOpcode, 0},
 	ReadResumedMiddle:  {RuleRQ27, Note, "read-resumed-middle", "the answer to a resumed READ should begin with First or Only; at PSN {psn} it begins with {got}", 0, asOpcode},
 	AtomicOutside:      {RuleRS15, Breach, "atomic-outside", "PSN {psn} was a {want}; it is answered with a {got}", asOpcode, asOpcode},
 	DeadAnswers:        {RuleRS18, Breach, "dead-answers", "after the {want} the responder should be silent; it sends a {got} (PSN {psn})", asSyndrome, asOpcode},
@@ -216,6 +241,7 @@ var checks = [checkCount]checkInfo{
 	ManagementQKey:   {RuleUD1, Breach, "management-qkey", "Q_Key of QP 1 should be {want}, is {got} (PSN {psn})", asHex, asHex},
 	DatagramQKey:     {RuleUD1, Breach, "datagram-qkey", "connection management set the Q_Key to {want}; this datagram has {got} (PSN {psn})", asHex, asHex},
 	MulticastAddress: {RuleUD4, Breach, "multicast", "QP 0xffffff is for multicast; the destination address is none (PSN {psn})", 0, 0},
+	MulticastQP:      {RuleUD4, Breach, "multicast-qp", "datagrams to a multicast address go to QP 0xffffff; this one goes to {got} (PSN {psn})", 0, asHex},
 	XRCCredits:       {RuleXR1, Breach, "xrc-credits", "XRC responses carry credit code 31; this has {got} (PSN {psn})", 0, 0},
 	XRCOtherSRQ:      {RuleXR2, Breach, "xrc-srq", "the message began for SRQ {want}; this packet of it names {got} (PSN {psn})", 0, 0},
 
@@ -223,10 +249,12 @@ var checks = [checkCount]checkInfo{
 	ReadSequenceGap:   {RuleReadGap, Event, "read-gap", "READ response {want} was due, {psn} came: {got} lost or late, by the network or the capture", 0, 0},
 	ResentNAK:         {RuleRetransmit, Event, "resent-nak", "goes back to PSN {psn}, {want} after its NAK", asTime, 0},
 	ResentRNR:         {RuleRetransmit, Event, "resent-rnr", "sends PSN {psn} again, {want} after its RNR NAK", asTime, 0},
-	ResentRead:        {RuleRetransmit, Event, "resent-read", "asks again for the READ responses from PSN {psn}, {want} after the last", asTime, 0},
+	ResentImplied:     {RuleRetransmit, Event, "resent-implied", "goes back to PSN {psn}, whose response is missing, {want} after the last response", asTime, 0},
 	ResentTimeout:     {RuleTimeout, Event, "timeout", "goes back to PSN {psn} without a NAK, {want} after it was last sent", asTime, 0},
+	ResentUnknown:     {RuleRetransmit, Event, "resent-unknown", "sends PSN {psn} again, {want} after it was last sent; the capture does not show why", asTime, 0},
 	DuplicateRequest:  {RuleDuplicate, Event, "duplicate-request", "PSN {psn} came again as a copy, {want} later", asTime, 0},
 	DuplicateResponse: {RuleDuplicate, Event, "duplicate-response", "PSN {psn} was answered again without being sent again", 0, 0},
+	DuplicateCNP:      {RuleDuplicate, Event, "duplicate-cnp", "a CNP came again as a copy, {want} later", asTime, 0},
 	OutOfOrder:        {RuleReorder, Event, "reorder", "PSN {psn} came late, after {want}", 0, 0},
 	NakSequence:       {RuleNAK, Event, "nak-sequence", "NAK sequence error for PSN {psn}", 0, 0},
 	NakInvalid:        {RuleNAK, Event, "nak-invalid", "NAK invalid request for PSN {psn}", 0, 0},

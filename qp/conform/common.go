@@ -6,7 +6,6 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/cnp/pfc"
 )
 
 // common judges what concerns every packet. It returns false when a receiver
@@ -175,9 +174,21 @@ func (w *Watcher) congestion(s *stream) {
 	if p.SE || p.AckReq || p.PSN != 0 {
 		w.report(s, CNPFields, 0, 0, 0)
 	}
+	if !p.BECN {
+		w.report(s, CNPWithoutBECN, 0, 0, 0)
+	}
 	// Time stamps of a microsecond may be off by that much.
 	const grain = 1000
-	if gap := w.now - s.lastCNP; s.lastCNP != 0 && w.cfg.MinCNPGap > 0 && gap >= 0 && gap+grain < int64(w.cfg.MinCNPGap) {
+	gap := w.now - s.lastCNP
+	if s.lastCNP != 0 && w.cfg.MinCNPGap > 0 && gap >= 0 && gap+grain < int64(w.cfg.MinCNPGap) && !w.still {
+		// All CNPs of a flow are the same. Without an identification, one that
+		// comes too soon may be a copy, if other packets of this sender have any.
+		s.closeCNPs++
+		if w.repeat >= 0 && (s.closeCNPs < often || s.Duplicates > uint64(s.closeCNPs)) {
+			s.CNPs--
+			w.copied(s)
+			return
+		}
 		w.report(s, CNPTooOften, uint64(w.cfg.MinCNPGap), uint64(gap), s.lastFrame)
 	}
 	s.lastCNP = w.now
@@ -187,14 +198,23 @@ func (w *Watcher) congestion(s *stream) {
 // datagram judges a UD packet.
 func (w *Watcher) datagram(s *stream, payload int) {
 	p := &w.f.Packet
+	if w.repeat >= 0 {
+		w.copied(s)
+		return
+	}
 	w.seen.Class = ClassNew
 	s.MessagesTx++
 	w.good(s, payload)
 	if limit := 4096; payload > limit {
 		w.report(s, DatagramSize, uint64(limit), uint64(payload), 0)
 	}
-	if p.DestQP == 0xffffff && w.f.Net != frame.GRH && !w.f.Dst.Unmap().IsMulticast() {
-		w.report(s, MulticastAddress, 0, 0, 0)
+	if w.f.Net != frame.GRH {
+		switch group := w.f.Dst.Unmap().IsMulticast(); {
+		case p.DestQP == 0xffffff && !group:
+			w.report(s, MulticastAddress, 0, 0, 0)
+		case p.DestQP != 0xffffff && group:
+			w.report(s, MulticastQP, 0, uint64(p.DestQP), 0)
+		}
 	}
 	if p.DestQP != 1 {
 		if s.qkeyKnown && w.full && p.DETH.QKey != s.qkey {
@@ -215,74 +235,5 @@ func (w *Watcher) datagram(s *stream, payload int) {
 	}
 	if w.full {
 		w.manage()
-	}
-}
-
-// pauser is one sender of pause frames.
-type pauser struct {
-	mac   [6]byte
-	known bool
-	until [pfc.Priorities]int64 // end of the pause by its own time; 0: not paused
-	since [pfc.Priorities]int64
-}
-
-// pause handles a frame that is not RoCE.
-func (w *Watcher) pause(b []byte) {
-	var f pfc.Frame
-	if f.Decode(b) != nil {
-		return
-	}
-	w.seen.Class = ClassPaused
-	p := &w.pausers[0]
-	for i := range w.pausers {
-		q := &w.pausers[i]
-		if q.known && q.mac == f.Src {
-			p = q
-			break
-		}
-		if !q.known {
-			p = q
-			*p = pauser{mac: f.Src, known: true}
-			break
-		}
-	}
-	for prio := range w.pauses {
-		quanta, ok := f.Time(prio)
-		if !ok {
-			continue
-		}
-		t := &w.pauses[prio]
-		if since := p.since[prio]; since != 0 {
-			end := w.now
-			if u := p.until[prio]; u != 0 {
-				end = min(end, u)
-			}
-			if end > since {
-				t.Time += durationOf(end - since)
-			}
-			p.since[prio], p.until[prio] = 0, 0
-		}
-		if quanta == 0 {
-			t.Resume++
-			continue
-		}
-		t.Frames++
-		p.since[prio] = w.now
-		if w.cfg.LinkRate != 0 {
-			p.until[prio] = w.now + int64(pfc.Duration(quanta, w.cfg.LinkRate))
-		}
-	}
-}
-
-// endPauses counts the pauses that end by their own time.
-func (w *Watcher) endPauses() {
-	for i := range w.pausers {
-		p := &w.pausers[i]
-		for prio := range p.since {
-			if s, u := p.since[prio], p.until[prio]; s != 0 && u != 0 {
-				w.pauses[prio].Time += durationOf(u - s)
-			}
-			p.since[prio], p.until[prio] = 0, 0
-		}
 	}
 }

@@ -48,8 +48,9 @@ type Config struct {
 	// MaxFlows is how many flows (directions) are followed at a time; 0 means
 	// 4096. When more appear, the one that was idle longest is closed.
 	MaxFlows int
-	// Window is how many of the newest PSNs of a flow are remembered, a power of
-	// two; 0 means 512. A sender with more outstanding is judged less, not wrongly.
+	// Window is how many of the newest PSNs of a flow are remembered at most, a
+	// power of two; 0 means 4096. A flow takes memory for what it has outstanding.
+	// A sender with more outstanding is judged less, not wrongly.
 	Window int
 	// Complete says that the capture holds all connections from their first
 	// packet, both directions, and lost no frame. What is a note for fear of loss
@@ -113,11 +114,19 @@ type Watcher struct {
 	find   frame.Finder
 	frames uint64
 	roce   uint64
+	begun  int64 // time of the first RoCE frame
+	still  bool  // all times are the same so far
 	now    int64 // of the frame at hand
 	wire   int
+	source uint32
 	f      frame.Frame
 	full   bool // all headers of w.f.Packet are there
 	seen   Seen
+
+	sighted    []sighting
+	sightedNow *sighting // the one of the packet at hand
+	repeat     int64     // how long ago the same was seen, -1: never
+	unjudged   [rules][reasons]uint64
 
 	streams []*stream
 	free    []int32
@@ -151,7 +160,7 @@ func New(cfg Config) (*Watcher, error) {
 		cfg.MaxFlows = 4096
 	}
 	if cfg.Window == 0 {
-		cfg.Window = 512
+		cfg.Window = 4096
 	}
 	set(&cfg.MinTimeout, 10*time.Millisecond)
 	set(&cfg.Reorder, 50*time.Microsecond)
@@ -161,7 +170,8 @@ func New(cfg Config) (*Watcher, error) {
 		cfg.MinTimeout < 0 || cfg.Reorder < 0 || cfg.Idle < 0 {
 		return nil, ErrConfig
 	}
-	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort}, index: make(map[key]int32), oldest: -1, newest: -1}
+	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort}, index: make(map[key]int32), oldest: -1, newest: -1,
+		sighted: make([]sighting, sightings), still: true}
 	w.seen.Flow = -1
 	return w, nil
 }
@@ -209,6 +219,10 @@ func (w *Watcher) Flows(yield func(*Flow) bool) {
 	}
 }
 
+// SetSource says where the frames that follow were captured, where a capture has
+// several interfaces. Times of one source are thought to be in order.
+func (w *Watcher) SetSource(n int) { w.source = uint32(n) }
+
 // HandleFrame judges the next frame: when it was captured, on what link, what
 // the capture has of it, and how long it was on the wire. It keeps nothing of
 // data. Drain NextFinding after it.
@@ -222,6 +236,11 @@ func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLe
 	case nil:
 		w.full = true
 		w.roce++
+		if w.roce == 1 {
+			w.begun = w.now
+		} else if w.now != w.begun {
+			w.still = false
+		}
 		w.packet()
 	case frame.ErrNotRoCE, frame.ErrLink:
 		if link == frame.Ethernet {
@@ -265,9 +284,15 @@ func (w *Watcher) malformed(err error) {
 	_ = p.Header.Decode(b)
 	s := w.stream()
 	s.frame(w.now, w.wire)
+	w.repeat = -1
 	if err == bth.ErrTruncated && n >= bth.MinSize {
 		// Extended headers are cut off: what the BTH says can be used.
 		s.ICRCUnchecked++
+		w.leave(ICRCBad, ReasonSnaplen, 1)
+		if w.fold(s) {
+			w.copied(s)
+			return
+		}
 		w.judge(s)
 		return
 	}
@@ -299,6 +324,7 @@ func (w *Watcher) badICRC(s *stream) {
 func (w *Watcher) packet() {
 	s := w.stream()
 	s.frame(w.now, w.wire)
+	w.repeat = -1
 	switch w.f.CheckICRC() {
 	case frame.ICRCBad:
 		w.seen.Class = ClassInvalid
@@ -308,6 +334,11 @@ func (w *Watcher) packet() {
 		return
 	case frame.ICRCUnchecked:
 		s.ICRCUnchecked++
+		w.leave(ICRCBad, ReasonSnaplen, 1)
+	}
+	if w.fold(s) {
+		w.copied(s)
+		return
 	}
 	w.judge(s)
 }
@@ -326,18 +357,6 @@ func (w *Watcher) judge(s *stream) {
 		w.congestion(s)
 		return
 	}
-	if p.Opcode.Operation() != bth.Acknowledge {
-		s.DataFrames++
-		s.PayloadBytes += uint64(payload)
-		if w.f.ECN() == frame.CE {
-			s.CE++
-			s.marks++
-			w.seen.CE = true
-			if s.firstCE == 0 {
-				s.firstCE, s.firstCEFrame = w.now, w.frames
-			}
-		}
-	}
 	switch p.Opcode.Service() {
 	case bth.RC, bth.XRC:
 		if p.Opcode.Class() == bth.Response {
@@ -353,6 +372,24 @@ func (w *Watcher) judge(s *stream) {
 		w.good(s, payload)
 		w.seen.Class = ClassNew
 	}
+	if p.Opcode.Operation() != bth.Acknowledge && w.seen.Class != ClassCopy {
+		s.data(w, payload)
+	}
+}
+
+// data counts a data frame.
+func (s *stream) data(w *Watcher, payload int) {
+	s.DataFrames++
+	s.PayloadBytes += uint64(payload)
+	if w.f.ECN() != frame.CE {
+		return
+	}
+	s.CE++
+	s.marks++
+	w.seen.CE = true
+	if s.firstCE == 0 {
+		s.firstCE, s.firstCEFrame = w.now, w.frames
+	}
 }
 
 // good counts payload that was not seen before.
@@ -365,6 +402,11 @@ func (w *Watcher) good(s *stream, payload int) {
 // Drain NextFinding after it.
 func (w *Watcher) Finish() {
 	w.endPauses()
+	if w.still && w.roce > 1 {
+		for _, c := range [...]Check{ResentTimeout, RNRTooEarly, CNPTooOften} {
+			w.leave(c, ReasonClock, w.roce)
+		}
+	}
 	for i := w.oldest; i >= 0; i = w.streams[i].newer {
 		w.finish(w.streams[i])
 		w.streams[i].finished = true
@@ -397,7 +439,7 @@ func (w *Watcher) reportAt(s *stream, c Check, want, got, earlier, at uint64, no
 		switch c {
 		case AckNeverSentDoubt:
 			f.Check, f.Severity = AckNeverSent, Breach
-		case NakNothingLost, NakNeverSent, ReadsAboveDepth:
+		case NakNeverSent, ReadsAboveDepth, ECNUnanswered:
 			f.Severity = Breach
 		}
 	}
@@ -406,50 +448,6 @@ func (w *Watcher) reportAt(s *stream, c Check, want, got, earlier, at uint64, no
 		f.PeerQP = s.peerQP
 	}
 	w.queue = append(w.queue, f)
-}
-
-// content remembers in e what the packet at hand, whose ICRC is right, holds.
-func (w *Watcher) content(e *sent) {
-	f := &w.f
-	e.icrc, e.sport, e.ip = f.Packet.ICRC, f.SrcPort, 0
-	if f.Net == frame.IPv4 {
-		e.ip = binary.BigEndian.Uint32(f.NetPacket[4:])
-	}
-	e.bth = [4]byte{f.Transport[1], f.Transport[2], f.Transport[3], f.Transport[8]}
-}
-
-// sameContent reports whether the packet at hand holds what e did. The ICRC tells,
-// when what is no content is made the same.
-func (w *Watcher) sameContent(e *sent) bool {
-	f := &w.f
-	var now sent
-	w.content(&now)
-	const pad = 0x30
-	if (now.bth[0]^e.bth[0])&pad != 0 {
-		return false
-	}
-	covered := len(f.NetPacket) - crc.Size
-	at := len(f.NetPacket) - len(f.Transport) // the BTH
-	icrc := now.icrc
-	if now.ip != e.ip {
-		var a, b [4]byte
-		binary.BigEndian.PutUint32(a[:], now.ip)
-		binary.BigEndian.PutUint32(b[:], e.ip)
-		icrc = crc.Patch(icrc, covered-8, a[:], b[:])
-	}
-	if now.sport != e.sport {
-		var a, b [2]byte
-		binary.BigEndian.PutUint16(a[:], now.sport)
-		binary.BigEndian.PutUint16(b[:], e.sport)
-		icrc = crc.Patch(icrc, covered-(at-6), a[:], b[:])
-	}
-	if [3]byte(now.bth[:3]) != [3]byte(e.bth[:3]) {
-		icrc = crc.Patch(icrc, covered-(at+4), now.bth[:3], e.bth[:3])
-	}
-	if now.bth[3] != e.bth[3] {
-		icrc = crc.Patch(icrc, covered-(at+9), now.bth[3:], e.bth[3:])
-	}
-	return icrc == e.icrc
 }
 
 func unmapped(a netip.Addr) netip.Addr { return a.Unmap() }

@@ -71,6 +71,7 @@ const (
 
 	// Requester.
 	RuleRQ01 // message sizes
+	RuleRQ02 // a PSN for each packet, and for each READ response
 	RuleRQ03 // pad
 	RuleRQ06 // SE
 	RuleRQ07 // outstanding READs and atomics
@@ -88,6 +89,7 @@ const (
 	RuleRS06 // payload sizes
 	RuleRS07 // DMA length
 	RuleRS09 // RNR NAK
+	RuleRS10 // keys, rights and ranges
 	RuleRS13 // MSN
 	RuleRS14 // order of responses
 	RuleRS15 // READ responses
@@ -126,9 +128,9 @@ var ruleNames = [rules]string{
 	RuleICRC: "ICRC", RuleReserved: "RESERVED", RulePKey: "PKEY", RuleIPv4: "IPV4", RuleUDPSum: "UDPSUM",
 	RuleDestQP: "DESTQP", RuleAckReq: "ACKREQ", RuleFECN: "FECN", RuleSyndrome: "RQ-30", RuleSPort: "SPORT",
 	RuleCNP: "CNP", RuleCNPGap: "CNP-GAP", RuleECN: "CA17-44", RuleCM: "CM",
-	RuleRQ01: "RQ-01", RuleRQ03: "RQ-03", RuleRQ06: "RQ-06", RuleRQ07: "RQ-07", RuleRQ10: "RQ-10", RuleRQ15: "RQ-15",
+	RuleRQ01: "RQ-01", RuleRQ02: "RQ-02", RuleRQ03: "RQ-03", RuleRQ06: "RQ-06", RuleRQ07: "RQ-07", RuleRQ10: "RQ-10", RuleRQ15: "RQ-15",
 	RuleRQ16: "RQ-16", RuleRQ22: "RQ-22", RuleRQ23: "RQ-23", RuleRQ27: "RQ-27", RuleRQ28: "RQ-28",
-	RuleRS03: "RS-03", RuleRS05: "RS-05", RuleRS06: "RS-06", RuleRS07: "RS-07", RuleRS09: "RS-09", RuleRS13: "RS-13",
+	RuleRS03: "RS-03", RuleRS05: "RS-05", RuleRS06: "RS-06", RuleRS07: "RS-07", RuleRS09: "RS-09", RuleRS10: "RS-10", RuleRS13: "RS-13",
 	RuleRS14: "RS-14", RuleRS15: "RS-15", RuleRS18: "RS-18", RuleRS20: "RS-20", RuleRS22: "RS-22",
 	RuleUC2: "UC-2", RuleUD1: "UD-1", RuleUD4: "UD-4", RuleXR1: "XR-1", RuleXR2: "XR-2",
 	RuleGap: "GAP", RuleReadGap: "READ-GAP", RuleRetransmit: "RETRANSMIT", RuleTimeout: "TIMEOUT",

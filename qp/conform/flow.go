@@ -13,6 +13,7 @@ import (
 type key struct {
 	src, dst netip.Addr
 	qp       uint32
+	net      uint32 // VLAN: the innermost tag's id and one more, 0 without a tag
 	grh      bool
 }
 
@@ -43,12 +44,15 @@ type stream struct {
 	mtu          int
 	mtuFirm      bool
 	lastCNP      int64
+	place        place
+	silent       int    // time-outs since the last response of any kind
+	closeCNPs    int    // copies of CNPs, or CNPs too close
 	marks        uint64 // CE marks since
 	firstCE      int64
 	firstCEFrame uint64
 	lastFrame    uint64
 	Counters
-	req *requester
+	req *exchange
 	rsp responder
 }
 
@@ -56,12 +60,13 @@ type pairing uint8
 
 const (
 	pairGuessed pairing = iota // by PSN
+	pairPort                   // by UDP source ports
 	pairCM                     // by connection management
 )
 
 // stream finds or makes the flow of w.f, and makes it the newest.
 func (w *Watcher) stream() *stream {
-	k := key{unmapped(w.f.Src), unmapped(w.f.Dst), w.f.Packet.DestQP, w.f.Net == frame.GRH}
+	k := key{unmapped(w.f.Src), unmapped(w.f.Dst), w.f.Packet.DestQP, w.network32(), w.f.Net == frame.GRH}
 	var s *stream
 	if i := w.newest; i >= 0 && w.streams[i].key == k {
 		s = w.streams[i]
@@ -82,6 +87,15 @@ func (w *Watcher) stream() *stream {
 		w.forget(s)
 	}
 	return s
+}
+
+// network32 names the network of the packet at hand among those with the same
+// addresses.
+func (w *Watcher) network32() uint32 {
+	if n := w.f.VLANs; n > 0 {
+		return uint32(w.f.VLAN[(n-1)&1].ID()) + 1
+	}
+	return 0
 }
 
 func (w *Watcher) open(k key) *stream {
@@ -132,7 +146,7 @@ func (s *stream) forget() {
 		req.restart()
 	}
 	*s = stream{key: s.key, id: s.id, older: s.older, newer: s.newer, peer: -1, peerQP: s.peerQP,
-		Counters: s.Counters, before: s.before, service: s.service, req: req}
+		Counters: s.Counters, before: s.before, service: s.service, place: s.place, req: req}
 }
 
 func (w *Watcher) link(i int32) {
@@ -211,161 +225,9 @@ func (s *stream) void(p psn.PSN, now int64) {
 	if s.req == nil || !s.req.started {
 		return
 	}
-	s.req.disturbed = now
+	s.req.signs.disturbed = now
 	if u := psn.Unwrap(s.req.next, p); u >= s.req.next && u < s.req.next+64 {
 		s.req.voidTo = max(s.req.voidTo, u+1)
-	}
-}
-
-// pair finds the requests that the responses of s answer: those of the other
-// direction between the same addresses that have the PSN at hand outstanding.
-func (w *Watcher) pair(s *stream) *stream {
-	if s.peer >= 0 {
-		p := w.streams[s.peer]
-		r := p.req
-		if s.pairedBy == pairCM || r == nil || !r.started {
-			return p
-		}
-		u := psn.Unwrap(r.next, w.f.Packet.PSN)
-		d := int64(u) - int64(r.next)
-		if !s.firm && s.hits < 2 && w.fits(r, u) != fit {
-			d = 1 << 16 // a guess that this does not bear out
-		}
-		if d < 1<<16 && d > -1<<16 {
-			// An answer that nothing asked for may be one to another QP, when
-			// this one's number was taken into use again.
-			if s.rsp.dead || u < r.acked && u >= r.first || u >= r.next && !r.spanOpen {
-				if t := w.candidate(s, true); t != nil && (s.rsp.dead || r.copies == 0 || t.req.lastSent > r.lastSent) {
-					w.report(s, Restarted, uint64(psn.Wrap(r.next)), 0, 0)
-					s.rsp = responder{}
-					w.join(s, t, pairGuessed)
-					return t
-				}
-			}
-			s.hits++
-			return p
-		}
-		if s.hits > 2 {
-			return p
-		}
-		s.peer, p.peer = -1, -1
-		s.peerQP, p.peerQP = 0, 0
-	}
-	if t := w.candidate(s, false); t != nil {
-		w.join(s, t, pairGuessed)
-		return t
-	}
-	return nil
-}
-
-// fitness is how well a response fits what was requested with its PSN.
-type fitness uint8
-
-const (
-	unfit   fitness = iota
-	unknown         // no request with the PSN was seen
-	fit
-)
-
-func (w *Watcher) fits(r *requester, u uint64) fitness {
-	op := w.f.Packet.Opcode
-	d, e := r.read(u), r.at(u)
-	switch {
-	case d != nil:
-		kind := d.op.Operation() == bth.CmpSwap || d.op.Operation() == bth.FetchAdd
-		switch op.Operation() {
-		case bth.Acknowledge:
-			return unfit // it may be a NAK, but one to another QP as well
-		case bth.AtomicAcknowledge:
-			if kind {
-				return fit
-			}
-			return unfit
-		}
-		if kind || !d.open && !d.guessed && !d.again && op.Operation() != place(u, d.start, d.end) {
-			return unfit
-		}
-		if op.Operation() == bth.ReadResponseOnly && d.known && !d.again && w.f.PayloadLen() != int(d.len) {
-			return unfit
-		}
-		return fit
-	case e == nil:
-		return unknown
-	case op.Operation() == bth.Acknowledge:
-		return fit
-	}
-	return unfit
-}
-
-// candidate returns the flow without a peer that the packet at hand, of s, best
-// answers; nil when there is none or more than one, or when it is in doubt. With
-// recent, its last request must be too young for a time-out.
-func (w *Watcher) candidate(s *stream, recent bool) *stream {
-	if s.tries++; s.tries > 64 && s.tries%64 != 0 {
-		return nil // it walks through all flows
-	}
-	op := w.f.Packet.Opcode
-	var best *stream
-	rank := 0
-	unique, young := true, false
-	for i := w.newest; i >= 0; i = w.streams[i].older {
-		t := w.streams[i]
-		if t.src != s.dst || t.dst != s.src || t.grh != s.grh || t.peer >= 0 || t.req == nil || !t.req.started ||
-			t.service.Service() != op.Service() {
-			continue
-		}
-		r := t.req
-		u := psn.Unwrap(r.next, w.f.Packet.PSN)
-		ahead := u >= r.next && !r.spanOpen
-		if u < r.acked || ahead && (!w.cfg.Complete || u >= r.next+64) {
-			continue
-		}
-		n := 1 + 8*int(w.fits(r, u))
-		fresh := w.now-r.lastSent < int64(w.cfg.MinTimeout)
-		if fresh {
-			n += 4
-		} else if recent || n <= 9 {
-			continue
-		}
-		if t.qp == s.qp {
-			n++
-		}
-		if t.sport == s.sport {
-			n++
-		}
-		switch {
-		case n > rank:
-			best, rank, unique, young = t, n, true, fresh
-		case n == rank:
-			unique = false
-		}
-	}
-	if !unique {
-		return nil
-	}
-	s.firm = young
-	return best
-}
-
-// join makes s and t the two directions of a connection.
-func (w *Watcher) join(s, t *stream, by pairing) {
-	for _, x := range [2]*stream{s, t} {
-		if x.peer >= 0 {
-			w.streams[x.peer].peer = -1
-		}
-	}
-	s.peer, t.peer = t.id, s.id
-	s.peerQP, t.peerQP = t.qp, s.qp
-	s.pairedBy, t.pairedBy = by, by
-	s.hits = 0
-	for _, x := range [2]*stream{s, t} {
-		x.rsp.dead = false // it was another QP that was refused
-	}
-	switch {
-	case s.mtuFirm && !t.mtuFirm:
-		w.learnMTU(s, s.mtu, true)
-	case t.mtuFirm && !s.mtuFirm:
-		w.learnMTU(t, t.mtu, true)
 	}
 }
 

@@ -52,6 +52,42 @@ func (h *Histogram) add(d int64) {
 	h.buckets[bucketOf(min(uint64(d), 1<<histMaxBits-1))]++
 }
 
+// remove takes back a duration that was added.
+func (h *Histogram) remove(d int64) {
+	d = max(d, 0)
+	b := &h.buckets[bucketOf(min(uint64(d), 1<<histMaxBits-1))]
+	if h.n == 0 || *b == 0 {
+		return
+	}
+	*b--
+	h.n--
+	h.sum -= uint64(d)
+	if h.n == 0 {
+		*h = Histogram{}
+		return
+	}
+	if d == h.max || d == h.min {
+		h.bounds()
+	}
+}
+
+// bounds finds the least and the greatest duration anew, as far as the buckets
+// tell.
+func (h *Histogram) bounds() {
+	low, high := -1, 0
+	for i, c := range h.buckets {
+		if c != 0 {
+			if low < 0 {
+				low = i
+			}
+			high = i
+		}
+	}
+	h.max = min(h.max, int64(bucketTop(high)))
+	h.min = max(h.min, int64(bucketTop(low)))
+	h.min = min(h.min, h.max)
+}
+
 // Count returns how many durations were counted.
 func (h *Histogram) Count() uint64 { return h.n }
 

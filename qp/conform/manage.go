@@ -58,7 +58,7 @@ func (w *Watcher) manage() {
 			return
 		}
 		here := w.newest
-		s := w.open(key{dst, src, q.QPN, grh})
+		s := w.open(key{dst, src, q.QPN, w.network32(), grh})
 		s.qkey, s.qkeyKnown = q.QKey, true
 		w.report(s, Named, uint64(q.QKey), uint64(q.QPN), 0)
 		w.unlink(here)
@@ -80,22 +80,24 @@ func (w *Watcher) findConn(src, dst netip.Addr, id uint32) *conn {
 // message is the first that its receiver is to send.
 func (w *Watcher) connect(c *conn, q *cm.REP) {
 	here := w.newest
-	there := w.open(key{c.src, c.dst, q.LocalQPN, c.grh})
-	back := w.open(key{c.dst, c.src, c.qp, c.grh})
-	for _, x := range [2]struct {
+	there := w.open(key{c.src, c.dst, q.LocalQPN, w.network32(), c.grh})
+	back := w.open(key{c.dst, c.src, c.qp, w.network32(), c.grh})
+	for _, side := range [2]struct {
 		s     *stream
 		psn   uint32
 		depth int
 	}{{there, q.StartingPSN, min(c.depth, int(q.ResponderResources))}, {back, c.psn, min(c.taken, int(q.InitiatorDepth))}} {
-		s := x.s
-		r := w.requesterOf(s)
-		if r.started && r.next == base|uint64(x.psn) {
+		s := side.s
+		x := w.exchangeOf(s)
+		if x.started && x.next == base|uint64(side.psn) {
 			continue // a repeated REP
 		}
-		r.restart()
-		u := base | uint64(x.psn)
-		r.started, r.certain, r.first, r.next, r.acked = true, true, u, u, u
-		r.depth = x.depth
+		w.settle(x)
+		x.restart()
+		u := base | uint64(side.psn)
+		x.started, x.certain, x.first, x.next, x.acked = true, true, u, u, u
+		x.count = messages{known: true, at: u - 1}
+		x.depth = side.depth
 		s.rsp = responder{}
 		s.mtu, s.mtuFirm = c.mtu, c.mtu != 0
 		s.serviceKnown, s.pkeyKnown = false, false
@@ -116,26 +118,39 @@ func (w *Watcher) finish(s *stream) {
 	if p != nil && s.marks >= 3 && p.CNPs == 0 && p.Last > s.firstCE && p.Frames > 0 {
 		w.reportAt(s, ECNUnanswered, 0, s.marks, s.firstCEFrame, 0, w.now, 0)
 	}
-	r := s.req
-	if r == nil || !r.started {
+	x := s.req
+	if x == nil || !x.started {
 		return
 	}
-	if q := &r.suspect; q.valid && !w.cfg.Complete {
-		w.reportAt(s.peerOr(w), AckNeverSentDoubt, uint64(psn.Wrap(r.next)), 0, 0, r.suspectFrame, q.t, psn.Wrap(q.psn))
+	w.resolve(s, x, 0)
+	w.recount(s, x)
+	w.settle(x)
+	w.unheard(s, x)
+	if x.earlyN > 0 && !w.cfg.Complete {
+		a := &x.early[x.earlyN-1]
+		w.reportAt(s.peerOr(w), AckNeverSentDoubt, uint64(psn.Wrap(x.next)), 0, 0, a.frame, a.t, psn.Wrap(a.psn))
+		x.earlyN = 0
 	}
-	if s.peer >= 0 && p.rsp.dead {
+	if p != nil && p.rsp.dead {
 		return
 	}
-	for v := max(r.acked, r.first); v < r.next && v < r.acked+uint64(len(r.ring)); v++ {
-		e := r.at(v)
+	for v := max(x.acked, x.first, x.undone); v < x.next && v < x.acked+uint64(len(x.log.ring)); v++ {
+		e := x.log.at(v)
 		if e == nil || e.flags&asked == 0 || e.flags&isTail != 0 || e.sends < 2 || e.op.Service() == bth.UC {
 			continue
 		}
-		check := Unanswered
-		if p != nil && p.rsp.frames > 0 && r.silent >= 2 && e.sends >= 3 {
-			check = AckReqUnanswered
-		}
-		w.reportAt(s, check, 0, uint64(e.sends), e.frame, 0, w.now, psn.Wrap(v))
+		w.reportAt(s, Unanswered, 0, uint64(e.sends), e.frame, 0, w.now, psn.Wrap(v))
 		return
+	}
+}
+
+// unheard counts what was not judged, because nothing of the other direction was
+// captured.
+func (w *Watcher) unheard(s *stream, x *exchange) {
+	if s.service.Service() == bth.UC || !w.oneWay(s) {
+		return
+	}
+	for _, c := range [...]Check{NakRepeated, MSNWrong, ResponseLate, ReadOpcode, GoBackTooFar, RNRTooEarly} {
+		w.leave(c, ReasonOneWay, s.DataFrames)
 	}
 }

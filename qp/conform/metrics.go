@@ -34,6 +34,15 @@ type Counters struct {
 	MessagesDone  uint64 // message_complete: of these, acknowledged
 	MessagesFail  uint64 // message_fail: refused with an error NAK
 	RNRWait       time.Duration
+
+	// Retransmissions by what caused them, each counted once where it begins, in
+	// the names of the hardware counters at the requester.
+	PacketSeqErr       uint64 // packet_seq_err: a NAK sequence error
+	ImpliedNakSeqErr   uint64 // implied_nak_seq_err: a later response
+	RNRNakRetry        uint64 // an RNR NAK
+	LocalAckTimeoutErr uint64 // local_ack_timeout_err: the timer
+	UnknownCause       uint64 // the capture does not show it
+
 	ICRCBad       uint64
 	ICRCUnchecked uint64 // cut short by the capture
 	Invalid       uint64 // could not be laid out: length, opcode, version
@@ -77,6 +86,11 @@ func (c *Counters) Add(d *Counters) {
 	c.MessagesDone += d.MessagesDone
 	c.MessagesFail += d.MessagesFail
 	c.RNRWait += d.RNRWait
+	c.PacketSeqErr += d.PacketSeqErr
+	c.ImpliedNakSeqErr += d.ImpliedNakSeqErr
+	c.RNRNakRetry += d.RNRNakRetry
+	c.LocalAckTimeoutErr += d.LocalAckTimeoutErr
+	c.UnknownCause += d.UnknownCause
 	c.ICRCBad += d.ICRCBad
 	c.ICRCUnchecked += d.ICRCUnchecked
 	c.Invalid += d.Invalid

@@ -1,6 +1,7 @@
 package conform_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -45,8 +46,6 @@ var faults = []fault{
 	{"a bit of the payload", "rc-mixed", conform.ICRCBad, func(tp *tape) { tp.raw(13, false, func(b []byte) { b[100] ^= 1 }) }},
 	{"a bit of an acknowledgement's ICRC", "rc-mixed", conform.ICRCBad, func(tp *tape) { tp.raw(16, false, func(b []byte) { b[61] ^= 0x80 }) }},
 	{"ICRC of zero", "uc", conform.ICRCBad, func(tp *tape) { tp.raw(25, false, func(b []byte) { clear(b[len(b)-4:]) }) }},
-	{"resv7", "rc-mixed", conform.ReservedBTH, set(17, func(f ff) { f.Packet.Resv7 = 0x40 })},
-	{"resv6", "rc-mixed", conform.ReservedBTH, set(17, func(f ff) { f.Packet.Resv6 = 1 })},
 	{"reserved byte of DETH", "ud", conform.ReservedExt, set(17, func(f ff) { f.Packet.DETH.Resv8 = 1 })},
 	{"P_Key 0", "rc-mixed", conform.PKeyZero, set(17, func(f ff) { f.Packet.PKey = 0x8000 })},
 	{"another partition", "rc-mixed", conform.PKeyMismatch, set(17, func(f ff) { f.Packet.PKey = 0x8001 })},
@@ -76,10 +75,6 @@ var faults = []fault{
 	{"CNP with AckReq", "rc-mixed", conform.CNPFields, func(tp *tape) { tp.insert(20, us, cnp(func(f ff) { f.Packet.AckReq = true })) }},
 	{"CNPs 1 us apart", "rc-mixed", conform.CNPTooOften, func(tp *tape) {
 		tp.insert(20, us, cnp(nil)).insert(21, us, cnp(nil))
-	}},
-	// Rule CA17-44.
-	{"marks without CNPs", "rc-mixed", conform.ECNUnanswered, func(tp *tape) {
-		tp.all(func(n int, f ff) bool { f.TrafficClass |= 3; return n == 13 || n == 14 || n == 15 })
 	}},
 
 	// Connection management.
@@ -158,15 +153,7 @@ var faults = []fault{
 		tp.edit(42, func(f ff) { f.Packet.Opcode = bth.RCAcknowledge; f.Packet.SetPayload(nil) }).drop(43, 44)
 	}},
 	{"atomic answered by an acknowledgement", "rc-mixed", conform.AckOfRead, set(52, func(f ff) { f.Packet.Opcode = bth.RCAcknowledge })},
-	{"atomic acknowledged after the next", "rc-mixed", conform.ResponseLate, func(tp *tape) { tp.move(50, 52, 100*us) }},
-	{"READ response after the next", "rc-mixed", conform.ResponseLate, func(tp *tape) { tp.move(44, 48, 100*us) }},
 	{"acknowledgement with an older PSN", "rc-burst", conform.AckBehind, set(74, func(f ff) { f.Packet.PSN = f.Packet.PSN.Add(-3) })},
-	{"AckReq never answered", "rc-mixed", conform.AckReqUnanswered, func(tp *tape) {
-		tp.drop(36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56)
-		for i := range 3 {
-			tp.again(35, 35+i, 70*ms).edit(36+i, func(f ff) { f.ID = uint16(1000 + i) })
-		}
-	}},
 	{"SEND answered with READ data", "rc-mixed", conform.ReadOutside, set(20, func(f ff) { f.Packet.Opcode = bth.RCReadResponseOnly })},
 	{"atomic answered with READ data", "rc-mixed", conform.ReadOutside, set(52, func(f ff) { f.Packet.Opcode = bth.RCReadResponseOnly; payload(f, 8) })},
 	{"SEND answered by an atomic acknowledgement", "rc-mixed", conform.AtomicOutside, set(20, func(f ff) { f.Packet.Opcode = bth.RCAtomicAcknowledge })},
@@ -190,6 +177,26 @@ var faults = []fault{
 	{"AckReq on UD", "ud", conform.UnreliableAckReq, set(26, func(f ff) { f.Packet.AckReq = true })},
 	{"datagram above any MTU", "ud", conform.DatagramSize, set(26, func(f ff) { payload(f, 4100) })},
 	{"multicast QP at a unicast address", "ud", conform.MulticastAddress, set(26, func(f ff) { f.Packet.DestQP = 0xffffff })},
+	{"CNP without BECN", "rc-mixed", conform.CNPWithoutBECN, func(tp *tape) { tp.insert(20, us, cnp(func(f ff) { f.Packet.BECN = false })) }},
+	{"READ beyond 2^64", "rc-read", conform.AddressWraps, set(21, func(f ff) { f.Packet.RETH.VA = 1<<64 - 32 })},
+	{"multicast to another QP", "ud", conform.MulticastQP, set(26, func(f ff) { f.Dst = netip.MustParseAddr("239.1.1.1") })},
+	{"PSN of a READ used again", "rc-mixed", conform.PSNReused, func(tp *tape) {
+		tp.again(13, 44, us).edit(45, func(f ff) { f.Packet.Opcode = bth.RCSendOnly; f.Packet.PSN = 6636346 })
+	}},
+	{"PSN left out", "rc-mixed", conform.PSNSkipped, func(tp *tape) {
+		tp.all(func(n int, f ff) bool { f.Packet.PSN = f.Packet.PSN.Add(1); return n >= 17 })
+	}},
+	{"NAK, and then acknowledged all the same", "rc-mixed", conform.NakThenAcked, func(tp *tape) {
+		tp.again(16, 18, us).edit(19, func(f ff) { f.Packet.PSN = 6636327; f.Packet.AETH.Syndrome = aeth.NakSyndrome(0) })
+	}},
+	{"the same error NAK again", "rc-nak-rkey-write", conform.NakAfterFatal, func(tp *tape) { tp.again(12, 12, 100*us) }},
+	{"RNR NAK of a WRITE", "rc-mixed", conform.RNROfWrite, func(tp *tape) {
+		tp.again(24, 27, us).edit(28, func(f ff) { f.Packet.PSN = 6636335; f.Packet.AETH.Syndrome = aeth.RNRSyndrome(1) }).
+			again(27, 28, ms).delay(30, 2*ms)
+	}},
+	{"one READ response too many", "rc-mixed", conform.ReadTooMany, func(tp *tape) {
+		tp.insert(44, us, func(f ff) { f.Packet.PSN++ })
+	}},
 	{"credits in XRC", "rc-mixed", conform.XRCCredits, func(tp *tape) {
 		asXRC(tp)
 		tp.edit(20, func(f ff) { f.Packet.AETH.Syndrome = 0x1e })
@@ -304,6 +311,13 @@ func asXRC(tp *tape) {
 	})
 }
 
+// systematic are breaches that one packet does not show: they may be due to loss or
+// reordering. Ports that break the rule again and again do: see broken_test.go.
+var systematic = map[conform.Check]bool{
+	conform.ResponseLate: true, conform.NakIgnored: true, conform.NewDuringRNR: true, conform.NakNothingLost: true,
+	conform.GoBackBeyond: true, conform.ReadUnanswered: true,
+}
+
 // TestFaults: one fault at a time is reported, and nothing else.
 func TestFaults(t *testing.T) {
 	seen := map[conform.Check]bool{}
@@ -326,7 +340,7 @@ func TestFaults(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, len(faults), 60)
 	for c := range conform.Checks {
-		if c.Severity() == conform.Breach && !seen[c] {
+		if c.Severity() == conform.Breach && !seen[c] && !systematic[c] {
 			t.Errorf("no fault breaks %v (%v)", c, c.Rule())
 		}
 	}

@@ -62,6 +62,12 @@ func TestSpoilt(t *testing.T) {
 	for _, name := range names(t) {
 		recs := load(t, name)
 		_, whole := watch(t, conform.Config{}, recs)
+		if strings.HasPrefix(name, "probe") {
+			// What the script does wrong on purpose shows by itself where less is
+			// left that makes it look like something else.
+			_, all := watch(t, conform.Config{Complete: true}, recs)
+			whole = append(whole, all...)
+		}
 		t.Run(name, func(t *testing.T) {
 			for i := range recs {
 				if name == "probe-responder" && i >= 60 && i < 66 {

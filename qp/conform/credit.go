@@ -1,0 +1,73 @@
+package conform
+
+import (
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/psn"
+)
+
+// credits follows end-to-end credits: an acknowledgement at a PSN allows so many
+// messages beyond it that consume a receive, and one packet more. Rule RQ-15.
+//
+// Messages are counted by those that consume a receive, so that a requester which
+// counts others against the limit, or not, is right either way. An
+// acknowledgement that the capture lost could have raised the limit, but no
+// further than the next does, which is why a breach waits for that.
+type credits struct {
+	known   bool
+	since   int64
+	limit   uint32 // of entry.takes
+	limited uint64 // above the last packet sent beyond the limit
+	over    struct {
+		valid bool
+		takes uint32
+		frame uint64
+		psn   uint64
+		t     int64
+	}
+}
+
+// consumes reports whether op consumes a receive when its message begins or ends.
+func consumes(op bth.Opcode) bool { return op.Send() || op.Ext()&bth.HasImmDt != 0 }
+
+// spend notes that e was sent for the first time.
+func (c *credits) spend(w *Watcher, x *exchange, e *entry) {
+	begins := !e.op.Middle() && !e.op.Last() || e.op.Write() && e.op.Ext()&bth.HasImmDt != 0
+	if !c.known || !begins || !consumes(e.op) || w.now-c.since <= int64(w.cfg.MinTimeout) || int32(e.takes-c.limit) <= 0 {
+		return
+	}
+	if int32(e.takes-c.limit) > 1 && c.limited > x.acked {
+		c.over.valid, c.over.takes, c.over.frame, c.over.psn, c.over.t = true, e.takes, w.frames, e.psn, w.now
+	}
+	c.limited = e.psn + 1
+}
+
+// allow takes the credits of the response at hand, whose PSN is u. s is the
+// responder's flow.
+func (w *Watcher) allow(s *stream, x *exchange, u uint64) {
+	c := &x.credit
+	n, ok := w.f.Packet.AETH.Syndrome.Credit().Count()
+	if !ok {
+		c.known, c.over.valid = false, false
+		return
+	}
+	if u >= x.next {
+		return
+	}
+	e := x.log.at(u)
+	if e == nil {
+		return
+	}
+	takes := e.takes
+	limit := takes + uint32(n)
+	if c.over.valid {
+		if int32(c.over.takes-limit) > 1 {
+			w.reportAt(s.peerOr(w), CreditsOverrun, uint64(n), uint64(c.over.takes-takes), w.frames, c.over.frame, c.over.t, psn.Wrap(c.over.psn))
+		}
+		c.over.valid = false
+	}
+	if !c.known {
+		c.known, c.since, c.limit = true, w.now, limit
+	} else if int32(limit-c.limit) > 0 {
+		c.limit = limit
+	}
+}

@@ -1,0 +1,163 @@
+package conform
+
+import (
+	"github.com/roce-go/roce/psn"
+)
+
+// doubt is something that only a frame lost by the capture, or a copy made by the
+// network, explains. It is a breach when the flow shows no sign of such, or when
+// it happens too often: see settle.
+type doubt struct {
+	check   Check
+	n       int
+	told    bool
+	lone    bool // one case proves nothing
+	frame   uint64
+	earlier uint64
+	t       int64
+	psn     psn.PSN
+	want    uint64
+	got     uint64
+	accused *stream
+	key     key
+}
+
+const maxDoubts = 8
+
+// often is how often a doubt has to come before it is a breach in a flow of which
+// frames are missing. One lost frame explains one doubt, and leaves a sign of its
+// own unless it is an acknowledgement. So doubts that are several times as many as
+// signs are not due to loss.
+const often = 3
+
+// doubt notes something about the frame at hand.
+func (w *Watcher) doubt(accused *stream, x *exchange, c Check, want, got, earlier uint64) {
+	w.doubtful(accused, x, c, want, got, earlier, lone(c))
+}
+
+// hint is doubt, but one case of it proves nothing.
+func (w *Watcher) hint(accused *stream, x *exchange, c Check, want, got, earlier uint64) {
+	w.doubtful(accused, x, c, want, got, earlier, true)
+}
+
+func (w *Watcher) doubtful(accused *stream, x *exchange, c Check, want, got, earlier uint64, lone bool) {
+	if w.cfg.Complete {
+		w.report(accused, c, want, got, earlier)
+		return
+	}
+	for i := range x.doubts {
+		d := &x.doubts[i]
+		if d.check != c {
+			continue
+		}
+		d.n++
+		d.lone = d.lone && lone
+		if d.told {
+			w.report(accused, c, want, got, earlier)
+		} else if d.n >= often && d.n > 4*x.signs.against(c) {
+			d.told = true
+			w.tell(d)
+		}
+		return
+	}
+	if len(x.doubts) == maxDoubts {
+		w.leave(c, ReasonLoss, 1)
+		return
+	}
+	x.doubts = append(x.doubts, doubt{check: c, n: 1, lone: lone, frame: w.frames, earlier: earlier, t: w.now, psn: w.f.Packet.PSN,
+		want: want, got: got, accused: accused, key: accused.key})
+}
+
+// against returns how many signs there are of what would explain check c.
+func (g *signs) against(c Check) int {
+	switch c {
+	case NakRepeated, NakAfterFatal:
+		return g.lost + g.copies
+	case GoBackBeyond, NakThenAcked, ReadUnanswered, RNRTooEarly:
+		return g.lost + g.gaps + g.copies + g.late
+	case ResponseLate:
+		return g.lost + g.late
+	}
+	return g.lost
+}
+
+func (w *Watcher) tell(d *doubt) {
+	s := d.accused
+	if s.key != d.key {
+		return // closed since
+	}
+	w.reportAt(s, d.check, d.want, d.got, d.earlier, d.frame, d.t, d.psn)
+}
+
+// settle decides what was in doubt, at the end of a connection: where the capture
+// shows no sign that it lost a frame, none was lost.
+func (w *Watcher) settle(x *exchange) {
+	for i := range x.doubts {
+		d := &x.doubts[i]
+		switch {
+		case d.told:
+		case x.signs.against(d.check) == 0 && !d.lone:
+			w.tell(d)
+		default:
+			w.leave(d.check, ReasonLoss, uint64(d.n))
+		}
+	}
+	x.doubts = x.doubts[:0]
+}
+
+// lone reports whether a single case of c proves nothing even in a capture that
+// shows no sign of loss: the network may have reordered or lost it where no tap
+// sees it.
+func lone(c Check) bool {
+	switch c {
+	case ResponseLate, NakIgnored, NewDuringRNR, NakNothingLost, GoBackBeyond, ReadUnanswered:
+		return true
+	}
+	return false
+}
+
+// Reason is why something was not judged.
+type Reason uint8
+
+// Reasons.
+const (
+	ReasonLoss      Reason = iota // the capture lost frames, or the network may have
+	ReasonOneWay                  // the other direction was not captured
+	ReasonSnaplen                 // the capture cut the packets short
+	ReasonClock                   // the time stamps say nothing
+	ReasonUnpaired                // it is not known which flow answers which
+	ReasonEncrypted               // not to be read
+	reasons
+)
+
+var reasonTexts = [reasons]string{
+	ReasonLoss:      "frames are missing in the capture, or were lost on the network where it does not see",
+	ReasonOneWay:    "the other direction was not captured",
+	ReasonSnaplen:   "the snapshot length cut the packets short",
+	ReasonClock:     "the time stamps do not advance",
+	ReasonUnpaired:  "it is not known which flow answers which",
+	ReasonEncrypted: "the packets are encrypted",
+}
+
+// String says the reason.
+func (r Reason) String() string {
+	if r < reasons {
+		return reasonTexts[r]
+	}
+	return "for another reason"
+}
+
+// leave counts n things that check c was not made on.
+func (w *Watcher) leave(c Check, r Reason, n uint64) { w.unjudged[checks[c].rule][r] += n }
+
+// NotJudged calls yield with each rule and reason for which something could not
+// be judged, and how often, until it returns false.
+func (w *Watcher) NotJudged(yield func(Rule, Reason, uint64) bool) {
+	for r := range w.unjudged {
+		for why, n := range w.unjudged[r] {
+			if n != 0 && !yield(Rule(r), Reason(why), n) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package conform
+
+import (
+	"encoding/binary"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/psn"
+)
+
+// A packet may be captured several times: by two mirror ports, by taps at two
+// places, or because the network made a copy. sighting is a packet that was seen
+// lately; a second one of the same bytes is folded into it and judged no more.
+//
+// What is seen at another place (another time to live, Ethernet address or tag) is
+// the same packet, because a retransmission passes the first place again. At the
+// same place, an IPv4 identification that the sender varies tells copies, which
+// have the same, from retransmissions. Without, the exchange decides: see
+// repeated.
+type sighting struct {
+	sum   uint64 // 0: none
+	at    int64
+	place uint32
+	flow  int32
+	away  bool // not seen yet at the place where the flow is judged
+}
+
+const sightings = 1 << 13
+
+// maxFold is how long a packet may take from one place to another. Captures of
+// more than that at once are beyond the table anyway.
+const maxFold = int64(1e9)
+
+// identity is a number for all that stays the same of the packet at hand from
+// place to place. Where it was not cut short, the ICRC stands for all of it.
+func (w *Watcher) identity() uint64 {
+	f := &w.f
+	p := &f.Packet
+	h := uint64(p.Opcode)<<56 ^ uint64(p.DestQP)<<32 ^ uint64(p.PSN)
+	if !f.Truncated() && w.full {
+		h ^= uint64(p.ICRC) * 0x9e3779b97f4a7c15
+	} else {
+		h ^= (uint64(f.ID)<<48 ^ uint64(p.AETH.Syndrome)<<40 ^ uint64(p.AETH.MSN) ^ p.RETH.VA ^ uint64(p.RETH.DMALen)<<20 ^
+			p.AtomicETH.VA ^ uint64(f.TransportLen)<<8) * 0x9e3779b97f4a7c15
+	}
+	n := f.NetPacket
+	switch {
+	case f.Net == frame.IPv4 && len(n) >= 20:
+		h ^= binary.BigEndian.Uint64(n[12:])
+	case len(n) >= 40:
+		h ^= binary.BigEndian.Uint64(n[16:]) ^ binary.BigEndian.Uint64(n[32:])*3
+	}
+	h *= 0xd6e8feb86659fd93
+	h ^= h >> 32
+	return h | 1
+}
+
+// placeOf is a number for where the packet at hand was seen.
+func (w *Watcher) placeOf() uint32 {
+	f := &w.f
+	h := uint64(f.HopLimit)
+	h = h*0x100000001b3 ^ (uint64(f.SrcMAC[0])<<40 | uint64(f.SrcMAC[1])<<32 | uint64(binary.BigEndian.Uint32(f.SrcMAC[2:])))
+	h = h*0x100000001b3 ^ (uint64(f.DstMAC[0])<<40 | uint64(f.DstMAC[1])<<32 | uint64(binary.BigEndian.Uint32(f.DstMAC[2:])))
+	h = h*0x100000001b3 ^ uint64(f.VLANs)<<32 ^ uint64(f.VLAN[0].TCI)<<16 ^ uint64(f.VLAN[1].TCI) ^ uint64(w.source)<<40
+	return uint32(h>>32) ^ uint32(h)
+}
+
+// place is where a flow's packets are seen and judged.
+type place struct {
+	known bool
+	id    uint32
+	hops  uint8 // time to live
+	away  uint8 // packets in a row that were seen at another place first
+	// The IPv4 identification: whether it tells packets apart.
+	lastID uint16
+	same   uint8 // packets in a row with the same one
+	varies bool
+	gap    spacing
+}
+
+// spacing learns how much later copies come that are the same in every bit. Two
+// captures merged have one of each packet at a fixed distance.
+type spacing struct {
+	d    int64
+	hits uint8
+}
+
+func (g *spacing) near(d int64) bool {
+	tol := g.d/4 + 1000
+	return d-g.d <= tol && g.d-d <= tol
+}
+
+func (g *spacing) learn(d int64) {
+	if g.hits > 0 && g.near(d) {
+		g.d += (d - g.d) / 8
+		g.hits = min(g.hits+1, 100)
+	} else if g.hits > 4 {
+		g.hits -= 2
+	} else {
+		g.d, g.hits = d, 1
+	}
+}
+
+func (g *spacing) firm() bool { return g.hits >= 6 }
+
+// tells reports whether the IPv4 identification of s tells packets apart.
+func (p *place) tells(f *frame.Frame) bool {
+	return f.Net == frame.IPv4 && (p.varies || f.ID != 0 && p.same < 2)
+}
+
+// fold looks whether the packet at hand, of flow s, was seen before. It returns
+// true when it is a copy for sure. w.repeat is then, or else where it may be one,
+// how long ago it was seen; -1 when it was not.
+func (w *Watcher) fold(s *stream) bool {
+	w.repeat = -1
+	f := &w.f
+	p := &s.place
+	sum, here := w.identity(), w.placeOf()
+	e := &w.sighted[sum>>8%sightings]
+	known := e.sum == sum && w.now-e.at < maxFold && w.now-e.at > -maxFold
+	if !p.known {
+		p.known, p.id, p.hops = true, here, f.HopLimit
+	}
+	if known && here != e.place && here != p.id && e.place != p.id {
+		known = e.flow == s.id
+	}
+	if known && (here != p.id || e.away) {
+		// Two places. The one nearest to the sender is where it is judged.
+		if here == p.id {
+			e.away = false
+			e.place = here
+		} else if f.HopLimit > p.hops {
+			p.id, p.hops = here, f.HopLimit
+			e.away, e.place = false, here
+		}
+		p.away = 0
+		w.repeat = max(0, w.now-e.at)
+		return true
+	}
+	if known && p.tells(f) {
+		w.repeat = max(0, w.now-e.at)
+		return true
+	}
+	if known {
+		w.repeat = max(0, w.now-e.at)
+		if p.gap.firm() && p.gap.near(w.repeat) {
+			return true
+		}
+	}
+	if !known {
+		if f.Net == frame.IPv4 {
+			if f.ID != p.lastID {
+				p.varies = p.varies || p.lastID != 0
+				p.same = 0
+			} else if p.same < 255 {
+				p.same++
+			}
+			p.lastID = f.ID
+		}
+		if here != p.id {
+			if p.away++; p.away > 16 {
+				p.id, p.hops, p.away = here, f.HopLimit, 0
+			}
+		} else {
+			p.away = 0
+		}
+	}
+	w.sightedNow = e
+	*e = sighting{sum: sum, at: w.now, place: here, flow: s.id, away: here != p.id}
+	return false
+}
+
+// copied counts the packet at hand as a copy.
+func (w *Watcher) copied(s *stream) {
+	s.Duplicates++
+	w.seen.Class = ClassCopy
+	if s.req != nil && w.f.Packet.Opcode.Class() == bth.Request {
+		s.req.owed++
+		if answered(w.f.Packet.Opcode) {
+			if d := s.req.read(psn.Unwrap(s.req.next, w.f.Packet.PSN)); d != nil {
+				d.flags |= isAgain
+			}
+		}
+	}
+	s.place.gap.learn(w.repeat)
+	p := &w.f.Packet
+	switch {
+	case p.Opcode == bth.CNP:
+		w.report(s, DuplicateCNP, uint64(max(0, w.repeat)), 0, 0)
+	case p.Opcode.Class() == bth.Response:
+		w.report(s, DuplicateResponse, 0, 0, s.rsp.lastFrame)
+	default:
+		w.report(s, DuplicateRequest, uint64(max(0, w.repeat)), 0, 0)
+	}
+}

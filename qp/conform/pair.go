@@ -1,0 +1,234 @@
+package conform
+
+import (
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/psn"
+)
+
+// pair finds the requests that the responses of s answer: those of the other
+// direction between the same addresses that have the PSN at hand outstanding.
+func (w *Watcher) pair(s *stream) *stream {
+	if s.peer >= 0 {
+		p := w.streams[s.peer]
+		x := p.req
+		if s.pairedBy == pairCM || x == nil || !x.started || s.pairedBy == pairPort && portsTell(s, p) {
+			s.hits++
+			return p
+		}
+		if s.hits < sureHits {
+			if t := w.byPort(s); t != nil && t != p {
+				x.count.known = false // what it learned may have been another's
+				w.join(s, t, pairPort)
+				return t
+			}
+		}
+		u := psn.Unwrap(x.next, w.f.Packet.PSN)
+		d := int64(u) - int64(x.next)
+		if !s.firm && s.hits < 2 && w.fits(x, u) != fit {
+			d = 1 << 16 // a guess that this does not bear out
+		}
+		if d < 1<<16 && d > -1<<16 {
+			// An answer that nothing asked for may be one to another QP, when
+			// this one's number was taken into use again.
+			if s.rsp.dead || u < x.acked && u >= x.first || u >= x.next && !x.spanOpen {
+				if t := w.candidate(s, true); t != nil && (s.rsp.dead || x.owed == 0 && x.undone == 0 && x.signs.copies == 0 || t.req.last.at > x.last.at) {
+					w.report(s, Restarted, uint64(psn.Wrap(x.next)), 0, 0)
+					s.rsp = responder{}
+					w.join(s, t, pairGuessed)
+					return t
+				}
+			}
+			s.hits++
+			return p
+		}
+		if s.hits > 2 {
+			return p
+		}
+		s.peer, p.peer = -1, -1
+		s.peerQP, p.peerQP = 0, 0
+	}
+	if t := w.byPort(s); t != nil {
+		w.join(s, t, pairPort)
+		return t
+	}
+	if t := w.candidate(s, false); t != nil {
+		w.join(s, t, pairGuessed)
+		return t
+	}
+	return nil
+}
+
+// sureHits is how many responses have to fit a guessed pair before it is thought
+// to be right.
+const sureHits = 8
+
+// portsTell reports whether the UDP source port of both flows is the one that the
+// QP numbers of a pair give: many cards make it of these.
+func portsTell(s, t *stream) bool {
+	return s.sport >= 0xc000 && s.sport == t.sport && s.sport == frame.SourcePort(frame.FlowLabel(s.qp, t.qp))
+}
+
+// byPort returns the flow that the UDP source ports show to be the other
+// direction of s, or nil.
+func (w *Watcher) byPort(s *stream) *stream {
+	if s.sport < 0xc000 || s.tries > 64 && s.tries%64 != 0 {
+		return nil
+	}
+	for i := w.newest; i >= 0; i = w.streams[i].older {
+		t := w.streams[i]
+		if t.src == s.dst && t.dst == s.src && t.grh == s.grh && t.net == s.net && t.req != nil && t.req.started && t != s &&
+			(t.peer < 0 || t.peer == s.id || t.pairedBy == pairGuessed) && portsTell(s, t) {
+			return t
+		}
+	}
+	return nil
+}
+
+// mispaired is asked when a response contradicts what it seems to answer. It
+// parts a pair that was guessed and is not sure yet, where the response may be
+// to another flow.
+func (w *Watcher) mispaired(s *stream) bool {
+	if s.pairedBy != pairGuessed || s.hits >= sureHits || s.peer < 0 || !w.rivals(s) {
+		return false
+	}
+	p := w.streams[s.peer]
+	if p.req != nil {
+		p.req.count.known = false
+	}
+	s.peer, p.peer = -1, -1
+	s.peerQP, p.peerQP = 0, 0
+	w.leave(MSNWrong, ReasonUnpaired, 1)
+	return true
+}
+
+// fitness is how well a response fits what was requested with its PSN.
+type fitness uint8
+
+const (
+	unfit   fitness = iota
+	unknown         // no request with the PSN was seen
+	fit
+)
+
+func (w *Watcher) fits(x *exchange, u uint64) fitness {
+	op := w.f.Packet.Opcode
+	d, e := x.read(u), x.log.at(u)
+	switch {
+	case d != nil:
+		kind := d.op.Operation() == bth.CmpSwap || d.op.Operation() == bth.FetchAdd
+		switch op.Operation() {
+		case bth.Acknowledge:
+			return unfit // it may be a NAK, but one to another QP as well
+		case bth.AtomicAcknowledge:
+			if kind {
+				return fit
+			}
+			return unfit
+		}
+		if kind || !d.vague() && !d.is(isAgain) && op.Operation() != position(u, d.start, d.end) {
+			return unfit
+		}
+		if op.Operation() == bth.ReadResponseOnly && d.is(isKnown) && !d.is(isAgain) && w.f.PayloadLen() != int(d.len) {
+			return unfit
+		}
+		return fit
+	case e == nil:
+		return unknown
+	case op.Operation() == bth.Acknowledge:
+		return fit
+	}
+	return unfit
+}
+
+// candidate returns the flow without a peer that the packet at hand, of s, best
+// answers; nil when there is none or more than one, or when it is in doubt. With
+// recent, its last request must be too young for a time-out.
+func (w *Watcher) candidate(s *stream, recent bool) *stream {
+	if s.tries++; s.tries > 64 && s.tries%64 != 0 {
+		return nil // it walks through all flows
+	}
+	op := w.f.Packet.Opcode
+	var best *stream
+	rank := 0
+	unique, young := true, false
+	for i := w.newest; i >= 0; i = w.streams[i].older {
+		t := w.streams[i]
+		if t.src != s.dst || t.dst != s.src || t.grh != s.grh || t.peer >= 0 || t.req == nil || !t.req.started ||
+			t.service.Service() != op.Service() {
+			continue
+		}
+		x := t.req
+		u := psn.Unwrap(x.next, w.f.Packet.PSN)
+		ahead := u >= x.next && !x.spanOpen
+		if u < x.acked || ahead && (!w.cfg.Complete || u >= x.next+64) {
+			continue
+		}
+		n := 1 + 8*int(w.fits(x, u))
+		fresh := w.now-x.last.at < int64(w.cfg.MinTimeout)
+		if fresh {
+			n += 4
+		} else if recent || n <= 9 {
+			continue
+		}
+		if t.qp == s.qp {
+			n++
+		}
+		if t.net == s.net {
+			n += 4
+		}
+		if t.sport == s.sport {
+			n++
+		}
+		switch {
+		case n > rank:
+			best, rank, unique, young = t, n, true, fresh
+		case n == rank:
+			unique = false
+		}
+	}
+	if !unique {
+		return nil
+	}
+	s.firm = young
+	return best
+}
+
+// join makes s and t the two directions of a connection.
+func (w *Watcher) join(s, t *stream, by pairing) {
+	for _, x := range [2]*stream{s, t} {
+		if x.peer >= 0 {
+			w.streams[x.peer].peer = -1
+		}
+	}
+	s.peer, t.peer = t.id, s.id
+	s.peerQP, t.peerQP = t.qp, s.qp
+	s.pairedBy, t.pairedBy = by, by
+	s.hits = 0
+	for _, x := range [2]*stream{s, t} {
+		x.rsp.dead = false // it was another QP that was refused
+	}
+	switch {
+	case s.mtuFirm && !t.mtuFirm:
+		w.learnMTU(s, s.mtu, true)
+	case t.mtuFirm && !s.mtuFirm:
+		w.learnMTU(t, t.mtu, true)
+	}
+}
+
+// rivals reports whether another flow might be the one that s answers with the
+// packet at hand: one that is not paired for sure, is not idle, and has PSNs like it.
+func (w *Watcher) rivals(s *stream) bool {
+	for i := w.newest; i >= 0; i = w.streams[i].older {
+		t := w.streams[i]
+		if t.src != s.dst || t.dst != s.src || t.req == nil || !t.req.started || t.peer == s.id ||
+			t.peer >= 0 && (t.pairedBy != pairGuessed || w.streams[t.peer].hits >= sureHits) {
+			continue
+		}
+		if u := psn.Unwrap(t.req.next, w.f.Packet.PSN); u+64 >= t.req.acked && u < t.req.next+64 &&
+			w.now-t.req.last.at < 10*int64(w.cfg.MinTimeout) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,375 @@
+package conform
+
+import (
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/psn"
+)
+
+// Cause is why a requester sends something again.
+type Cause uint8
+
+// Causes.
+const (
+	CauseUnknown Cause = iota // none was seen: the capture lost it
+	CauseNAK                  // a NAK sequence error: rule RQ-23
+	CauseImplied              // a response to something later: rule RQ-24
+	CauseRNR                  // an RNR NAK: rule RQ-28
+	CauseTimer                // nothing came: rule RQ-31
+	causes
+)
+
+var causeNames = [causes]string{"unknown", "nak", "implied", "rnr", "timer"}
+
+// String returns a word for c.
+func (c Cause) String() string {
+	if c < causes {
+		return causeNames[c]
+	}
+	return "none"
+}
+
+// oldRequest handles a PSN not above the highest: a retransmission, a copy, or a
+// late packet.
+func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unreliable bool) {
+	p := &w.f.Packet
+	e := x.log.at(u)
+	var d *read
+	if p.Opcode.Operation() == bth.ReadRequest {
+		d = x.read(u)
+	}
+	if w.takesRead(s, x, u) {
+		return
+	}
+	if unreliable {
+		if w.repeat >= 0 {
+			w.copied(s)
+			return
+		}
+		w.late(s, x, u, payload, e == nil)
+		return
+	}
+	going := x.back.active && u == x.back.next
+	cause := w.why(s, x, u, e, d)
+	switch {
+	case e != nil && w.isRepeat(x, u, cause, going):
+		x.signs.copies++
+		x.signs.disturbed = w.now
+		w.copied(s)
+		if answered(p.Opcode) {
+			if d := x.read(u); d != nil {
+				d.flags |= isAgain
+			}
+		}
+		return
+	case e == nil && d == nil && u >= x.first && cause == CauseNAK && !going && u == x.nak.open.psn:
+		// What the NAK asks for, or the packet itself, overtaken by the one that
+		// the NAK complains of. What comes next tells.
+		x.overdue = refusal{valid: true, psn: u, t: w.now, frame: w.frames}
+		w.seen.Class = ClassResent
+		s.Retransmitted++
+		x.signs.disturbed = w.now
+		w.firstSight(s, x, u, payload)
+		return
+	case e == nil && d == nil && u >= x.first && cause == CauseUnknown && !going && w.quick(x.last.gap):
+		w.late(s, x, u, payload, true)
+		return
+	}
+	w.seen.Class = ClassResent
+	s.Retransmitted++
+	x.owed++
+	x.signs.disturbed = w.now
+	w.undo(s, x, u)
+	newer := x.back.active && (cause == CauseNAK && x.nak.open.valid && x.nak.open.t >= x.back.at && u == x.nak.open.psn ||
+		cause == CauseImplied && x.implied.valid && x.implied.t >= x.back.at && u == x.implied.psn)
+	switch {
+	case going && !newer:
+		if x.back.far.valid && x.nak.open.valid && u == x.nak.open.psn {
+			w.report(s, GoBackTooFar, uint64(psn.Wrap(u)), u-x.back.far.psn, x.nak.last.frame)
+			x.back.far.valid, x.nak.open.valid = false, false
+		}
+		x.passRNR(u)
+	case x.back.active && u > x.back.next && u < x.back.next+64 && w.quick(x.back.at) && !newer && cause != CauseRNR:
+		if u > x.acked {
+			s.SequenceError++
+			x.signs.gaps++
+			w.report(s, SequenceGap, uint64(psn.Wrap(x.back.next)), u-x.back.next, 0)
+		}
+		x.passRNR(u)
+	default:
+		w.goBack(s, x, e, d, u, cause)
+	}
+	x.back.active, x.back.next, x.back.at = true, u+1, w.now
+	if d != nil {
+		x.back.next = d.end
+	}
+	x.nak.resent = true
+	if e == nil || e.flags&isTail != 0 {
+		if d == nil && u >= x.first && (e == nil || !answered(p.Opcode)) {
+			w.firstSight(s, x, u, payload) // it was lost before it was captured
+			return
+		}
+	} else {
+		w.same(s, e, d)
+		e.last = w.now
+		if e.sends < 255 {
+			e.sends++
+		}
+		if p.AckReq {
+			e.flags |= asked
+		}
+	}
+	if answered(p.Opcode) {
+		w.askAgain(s, x, u)
+	}
+}
+
+// passRNR notes that the PSN that an RNR NAK refused was sent again.
+func (x *exchange) passRNR(u uint64) {
+	if x.rnr.valid && u == x.rnr.psn {
+		x.rnr.valid = false
+	}
+}
+
+// isRepeat reports whether the packet at hand, the same in every bit as one that
+// was seen at this place, is a copy of that: nothing makes its requester send it
+// again, or it follows on itself although something else is due.
+func (w *Watcher) isRepeat(x *exchange, u uint64, cause Cause, going bool) bool {
+	if w.repeat < 0 {
+		return false
+	}
+	if cause == CauseUnknown {
+		return !going
+	}
+	if u != x.last.psn || cause == CauseTimer {
+		return false
+	}
+	switch cause {
+	case CauseRNR:
+		return w.repeat < 2000
+	case CauseNAK:
+		return u != x.nak.open.psn && !going
+	}
+	return w.repeat < 2000
+}
+
+// firstSight enters a request that was not seen when it was sent first.
+func (w *Watcher) firstSight(s *stream, x *exchange, u uint64, payload int) {
+	p := &w.f.Packet
+	w.good(s, payload)
+	n := w.enter(s, x, u, payload)
+	if !answered(p.Opcode) || n == 1 && !x.spanOpen {
+		return
+	}
+	// Its span is taken from what followed it.
+	d := x.newest()
+	if !d.is(isOpen) {
+		return
+	}
+	x.spanOpen = false
+	d.flags = d.flags&^isOpen | isGuessed
+	for d.end < x.next && x.log.at(d.end) == nil && d.end-u < uint64(w.cfg.Window) {
+		d.end++
+	}
+	d.to = d.end
+}
+
+// late handles a packet that was overtaken.
+func (w *Watcher) late(s *stream, x *exchange, u uint64, payload int, fresh bool) {
+	w.seen.Class = ClassLate
+	s.OutOfOrder++
+	x.signs.late++
+	w.report(s, OutOfOrder, uint64(psn.Wrap(x.next-1)), 0, 0)
+	if u >= x.first && fresh {
+		w.firstSight(s, x, u, payload)
+	} else {
+		w.good(s, payload)
+	}
+}
+
+// resolve tells what the first sighting of a PSN that a NAK asks for was, now that
+// PSN u is the next that comes; 0 is the end.
+func (w *Watcher) resolve(s *stream, x *exchange, u uint64) {
+	o := &x.overdue
+	if !o.valid {
+		return
+	}
+	o.valid = false
+	after := o.psn + 1
+	if d := x.read(o.psn); d != nil {
+		after = d.end
+	}
+	if u > o.psn && u < x.next || after >= x.next || !w.quick(o.t) {
+		x.causes(s, CauseNAK)
+		w.reportAt(s, ResentNAK, uint64(max(0, o.t-x.nak.open.t)), 0, x.nak.last.frame, o.frame, o.t, psn.Wrap(o.psn))
+		x.back.active, x.back.next, x.back.at = true, after, o.t
+		x.nak.resent = true
+		x.nak.old, x.nak.open.valid = x.nak.open, false
+		return
+	}
+	s.Retransmitted--
+	s.OutOfOrder++
+	x.signs.late++
+	w.reportAt(s, OutOfOrder, uint64(psn.Wrap(x.next-1)), 0, 0, o.frame, o.t, psn.Wrap(o.psn))
+}
+
+// takesRead judges whether a request takes a PSN that belongs to a READ. Rule
+// RQ-02.
+func (w *Watcher) takesRead(s *stream, x *exchange, u uint64) bool {
+	p := &w.f.Packet
+	if p.Opcode.Operation() == bth.ReadRequest {
+		return false
+	}
+	d := x.read(u)
+	if d == nil || d.op.Operation() != bth.ReadRequest || d.vague() || u == d.start {
+		return false
+	}
+	w.seen.Class = ClassInvalid
+	w.report(s, PSNReused, uint64(d.op), uint64(p.Opcode), d.frame)
+	x.count.known = false // a responder takes it for a duplicate, and is right
+	x.signs.disturbed = w.now
+	return true
+}
+
+// why tells what made the requester send PSN u again; e and d are what was seen of
+// it before.
+func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) Cause {
+	last := x.last.at
+	if e != nil {
+		last = e.last
+	}
+	timer := !w.quick(max(last, min(x.answerAt, last)))
+	op := w.f.Packet.Opcode
+	if r := &x.rnr; r.valid && u == r.psn {
+		since := w.now - r.t
+		if since <= 2*int64(x.wait)+int64(w.cfg.MinTimeout) {
+			return CauseRNR
+		}
+	}
+	if x.nak.open.valid && w.quick(x.nak.open.t) {
+		switch {
+		case u >= x.nak.open.psn:
+			return CauseNAK
+		case answered(op):
+			return CauseImplied
+		}
+	}
+	if x.nak.old.valid && u >= x.nak.old.psn && w.quick(x.nak.old.t) && !(x.back.active && x.back.at > x.nak.old.t) {
+		return CauseNAK
+	}
+	if x.implied.valid && u >= x.implied.psn && w.quick(x.implied.t) {
+		return CauseImplied
+	}
+	if answered(op) && x.heard > u && w.quick(x.heardAt) && !timer {
+		return CauseImplied
+	}
+	if d != nil && (d.is(hasGap) || d.pos > d.start) && w.quick(d.lastT) && d.lastT != d.t {
+		return CauseImplied
+	}
+	// The Linux driver's timer runs on through RNR waits and retransmissions, as
+	// long as there is no progress.
+	if timer || e != nil && w.repeat < 0 && e.sends < 255 && !w.quick(e.first) && e.last != e.first && u >= x.acked-min(x.acked, 1) {
+		return CauseTimer
+	}
+	return CauseUnknown
+}
+
+// causes counts a retransmission by what caused it.
+func (x *exchange) causes(s *stream, c Cause) {
+	switch c {
+	case CauseNAK:
+		s.PacketSeqErr++
+	case CauseImplied:
+		s.ImpliedNakSeqErr++
+	case CauseRNR:
+		s.RNRNakRetry++
+	case CauseTimer:
+		s.LocalAckTimeoutErr++
+	default:
+		s.UnknownCause++
+	}
+}
+
+// goBack handles the begin of a retransmission.
+func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, cause Cause) {
+	last := x.last.at
+	if e != nil {
+		last = e.last
+	}
+	x.back.far.valid = false
+	if cause == CauseTimer && x.nak.open.valid {
+		// The NAK was not heeded: it may have been lost behind the tap.
+		if x.nak.ignored++; x.nak.ignored >= 4 && !w.oneWay(s) {
+			w.doubt(s, x, NakIgnored, uint64(x.nak.ignored), 0, x.nak.last.frame)
+		}
+	}
+	switch cause {
+	case CauseRNR:
+		since := w.now - x.rnr.t
+		s.RNRWait += durationOf(since)
+		w.tooEarly(s, x, since, e)
+		x.rnr.valid = false
+		w.report(s, ResentRNR, uint64(max(0, since)), 0, x.rnr.frame)
+	case CauseNAK:
+		x.nak.ignored = 0
+		n := &x.nak.open
+		if !n.valid || u < n.psn {
+			n = &x.nak.old
+		}
+		if u > n.psn && x.log.at(n.psn) != nil && !answered(x.log.at(n.psn).op) {
+			w.doubt(s, x, GoBackBeyond, uint64(psn.Wrap(n.psn)), u-n.psn, n.frame)
+		}
+		w.report(s, ResentNAK, uint64(max(0, w.now-n.t)), 0, n.frame)
+		if n == &x.nak.open {
+			x.nak.old = *n // it may have been a late packet
+		}
+		n.valid = false
+	case CauseImplied:
+		x.implied.valid = false
+		w.report(s, ResentImplied, uint64(max(0, w.now-x.heardAt)), 0, 0)
+	case CauseTimer:
+		s.silent++
+		w.report(s, ResentTimeout, uint64(max(0, w.now-last)), 0, 0)
+		x.nak.open.valid, x.implied.valid = false, false
+		x.passRNR(u)
+	default:
+		settled := s.peer >= 0 && (s.pairedBy == pairCM || w.streams[s.peer].hits > 1) // earlier NAKs were seen
+		if x.nak.open.valid && x.nak.n == 1 && x.nak.seen && settled && x.signs.copies+x.signs.late+x.signs.lost == 0 &&
+			u < x.nak.open.psn && w.quick(x.nak.open.t) && w.quick(last) && !answered(w.f.Packet.Opcode) {
+			// Behind what the NAK asks for, and too soon for a time-out. It may
+			// be a late packet, but not if what follows goes on up to the NAK's. Nor
+			// does a NAK stand for the response to a READ or atomic before it: where
+			// that was lost, the requester goes back to it (RQ-24). A network that
+			// copies or reorders leaves too much open.
+			x.back.far = refusal{valid: true, psn: u, t: w.now}
+			return
+		}
+		x.signs.lost++
+		w.report(s, ResentUnknown, uint64(max(0, w.now-last)), 0, 0)
+	}
+	x.causes(s, cause)
+}
+
+// oneWay reports whether nothing was seen of the other direction.
+func (w *Watcher) oneWay(s *stream) bool {
+	return s.peer < 0 || w.streams[s.peer].rsp.frames == 0
+}
+
+// tooEarly judges the wait after an RNR NAK. Rule RQ-28.
+func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
+	wait := int64(x.wait)
+	slack := min(int64(w.cfg.Reorder), wait/4) + 2000
+	if since+slack >= wait {
+		return
+	}
+	switch {
+	case since >= int64(w.cfg.MinTimeout):
+		// A requester that never got the NAK sends again by its timer.
+		w.doubt(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
+	case since > w.flight(x) && w.repeat < 0:
+		w.report(s, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
+	case e == nil || e.sends > 1:
+		// It may have been on its way already, sent again for another reason.
+	default:
+		w.doubt(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
+	}
+}
