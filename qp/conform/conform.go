@@ -24,7 +24,6 @@
 package conform
 
 import (
-	"encoding/binary"
 	"errors"
 	"math/bits"
 	"net/netip"

@@ -267,3 +267,13 @@ func TestSameContent(t *testing.T) {
 		}
 	}
 }
+
+// Rule CA17-44: marks without CNPs are a note, as the network may carry CNPs another
+// way; with Complete they are a breach.
+func TestMarksUnanswered(t *testing.T) {
+	tp := open(t, "rc-mixed").all(func(n int, f *frame.Frame) bool { f.TrafficClass |= 3; return n == 13 || n == 14 || n == 15 })
+	_, all := watch(t, conform.Config{}, tp.recs)
+	require.Equal(t, []string{"note ecn-unanswered 0"}, table(all))
+	_, all = watch(t, conform.Config{Complete: true}, tp.recs)
+	require.Equal(t, []string{"breach ecn-unanswered 0"}, table(all))
+}
