@@ -55,6 +55,9 @@ func solicitable(op bth.Opcode) bool {
 
 // size judges payload against the path MTU. Rule RS-06.
 func (w *Watcher) size(s *stream, payload int) {
+	if w.short {
+		return
+	}
 	switch w.f.Packet.Opcode.Payload() {
 	case bth.ExactlyMTU:
 		legal := payload >= 256 && payload <= 4096 && payload&(payload-1) == 0

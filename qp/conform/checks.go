@@ -22,6 +22,7 @@ const (
 	CheckNone Check = iota
 
 	LengthFrame
+	LengthSliced
 	LengthOpcode
 	Fragment
 	OpcodeUnknown
@@ -153,6 +154,7 @@ var checks = [checkCount]checkInfo{
 	CheckNone: {RuleNone, Event, "none", "nothing", 0, 0},
 
 	LengthFrame:      {RuleLength, Breach, "length-frame", "lengths of frame, IP or GRH, and UDP should agree; they do not", 0, 0},
+	LengthSliced:     {RuleLength, Note, "length-sliced", "{got} frames are shorter than their headers say, up to {want} bytes: a switch or mirror port has cut them, or a sender lies", 0, 0},
 	LengthOpcode:     {RuleLength, Breach, "length-opcode", "the transport packet of {got} bytes does not fit its opcode {want} (PSN {psn})", asOpcode, 0},
 	Fragment:         {RuleFragment, Breach, "fragment", "a datagram to the RoCE port should never be an IPv4 fragment; this is one", 0, 0},
 	OpcodeUnknown:    {RuleOpcode, Breach, "opcode-unknown", "opcode {got} has no defined layout (PSN {psn})", 0, asOpcode},

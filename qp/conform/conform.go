@@ -25,6 +25,7 @@ package conform
 
 import (
 	"errors"
+	"hash/maphash"
 	"math/bits"
 	"net/netip"
 	"time"
@@ -44,6 +45,8 @@ var ErrConfig = errors.New("conform: config out of range")
 type Config struct {
 	// UDPPort is the UDP destination port of RoCE v2; 0 means 4791.
 	UDPPort uint16
+	// VXLANPorts are UDP destination ports of VXLAN beside 4789 and 8472.
+	VXLANPorts []uint16
 	// MaxFlows is how many flows (directions) are followed at a time; 0 means
 	// 4096. When more appear, the one that was idle longest is closed.
 	MaxFlows int
@@ -118,7 +121,9 @@ type Watcher struct {
 	now    int64 // of the frame at hand
 	wire   int
 	source uint32
+	seed   maphash.Seed
 	f      frame.Frame
+	short  bool // w.f is shorter than its headers say: it was cut, or they lie
 	full   bool // all headers of w.f.Packet are there
 	seen   Seen
 
@@ -126,6 +131,8 @@ type Watcher struct {
 	sightedNow *sighting // the one of the packet at hand
 	repeat     int64     // how long ago the same was seen, -1: never
 	unjudged   [rules][reasons]uint64
+	others     map[frame.Protocol]uint64
+	slices     sliced
 
 	streams []*stream
 	free    []int32
@@ -169,8 +176,9 @@ func New(cfg Config) (*Watcher, error) {
 		cfg.MinTimeout < 0 || cfg.Reorder < 0 || cfg.Idle < 0 {
 		return nil, ErrConfig
 	}
-	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort}, index: make(map[key]int32), oldest: -1, newest: -1,
-		sighted: make([]sighting, sightings), still: true}
+	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort, Tunnels: true, VXLANPorts: cfg.VXLANPorts, Sliced: true}, index: make(map[key]int32), oldest: -1, newest: -1,
+		sighted: make([]sighting, sightings), still: true, seed: maphash.MakeSeed(),
+		others: make(map[frame.Protocol]uint64)}
 	w.seen.Flow = -1
 	return w, nil
 }
@@ -240,10 +248,12 @@ func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLe
 		} else if w.now != w.begun {
 			w.still = false
 		}
-		w.packet()
+		if w.cut(len(data), wireLen) {
+			w.packet()
+		}
 	case frame.ErrNotRoCE, frame.ErrLink:
-		if link == frame.Ethernet {
-			w.pause(data)
+		if link != frame.Ethernet || !w.pause(data) {
+			w.note(w.find.Protocol(link, data, wireLen))
 		}
 	case frame.ErrFragment:
 		w.roce++
@@ -288,8 +298,8 @@ func (w *Watcher) malformed(err error) {
 		// Extended headers are cut off: what the BTH says can be used.
 		s.ICRCUnchecked++
 		w.leave(ICRCBad, ReasonSnaplen, 1)
-		if w.fold(s) {
-			w.copied(s)
+		if o := w.fold(s); o != nil {
+			w.copied(o)
 			return
 		}
 		w.judge(s)
@@ -335,8 +345,8 @@ func (w *Watcher) packet() {
 		s.ICRCUnchecked++
 		w.leave(ICRCBad, ReasonSnaplen, 1)
 	}
-	if w.fold(s) {
-		w.copied(s)
+	if o := w.fold(s); o != nil {
+		w.copied(o)
 		return
 	}
 	w.judge(s)
@@ -401,6 +411,7 @@ func (w *Watcher) good(s *stream, payload int) {
 // Drain NextFinding after it.
 func (w *Watcher) Finish() {
 	w.endPauses()
+	w.endCuts()
 	if w.still && w.roce > 1 {
 		for _, c := range [...]Check{ResentTimeout, RNRTooEarly, CNPTooOften} {
 			w.leave(c, ReasonClock, w.roce)

@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"hash/maphash"
 	"net/netip"
 
 	"github.com/roce-go/roce/bth"
@@ -13,7 +14,7 @@ import (
 type key struct {
 	src, dst netip.Addr
 	qp       uint32
-	net      uint32 // VLAN: the innermost tag's id and one more, 0 without a tag
+	net      uint64 // stands for the VLANs and the tunnel; 0: none
 	grh      bool
 }
 
@@ -66,7 +67,7 @@ const (
 
 // stream finds or makes the flow of w.f, and makes it the newest.
 func (w *Watcher) stream() *stream {
-	k := key{unmapped(w.f.Src), unmapped(w.f.Dst), w.f.Packet.DestQP, w.network32(), w.f.Net == frame.GRH}
+	k := key{unmapped(w.f.Src), unmapped(w.f.Dst), w.f.Packet.DestQP, w.segment(), w.f.Net == frame.GRH}
 	var s *stream
 	if i := w.newest; i >= 0 && w.streams[i].key == k {
 		s = w.streams[i]
@@ -89,11 +90,14 @@ func (w *Watcher) stream() *stream {
 	return s
 }
 
-// network32 names the network of the packet at hand among those with the same
-// addresses.
-func (w *Watcher) network32() uint32 {
-	if n := w.f.VLANs; n > 0 {
-		return uint32(w.f.VLAN[(n-1)&1].ID()) + 1
+// segment stands for the VLANs and the tunnel of the packet at hand, which tell
+// networks with the same addresses apart.
+func (w *Watcher) segment() uint64 {
+	if w.f.VLANs == 0 && w.f.Outer.Len() == 0 {
+		return 0
+	}
+	if g := w.f.Segment(); g != (frame.Segment{}) {
+		return maphash.Comparable(w.seed, g) | 1
 	}
 	return 0
 }

@@ -22,6 +22,7 @@ type sighting struct {
 	at    int64
 	place uint32
 	flow  int32
+	hops  uint8
 	away  bool // not seen yet at the place where the flow is judged
 }
 
@@ -61,7 +62,16 @@ func (w *Watcher) placeOf() uint32 {
 	h := uint64(f.HopLimit)
 	h = h*0x100000001b3 ^ (uint64(f.SrcMAC[0])<<40 | uint64(f.SrcMAC[1])<<32 | uint64(binary.BigEndian.Uint32(f.SrcMAC[2:])))
 	h = h*0x100000001b3 ^ (uint64(f.DstMAC[0])<<40 | uint64(f.DstMAC[1])<<32 | uint64(binary.BigEndian.Uint32(f.DstMAC[2:])))
-	h = h*0x100000001b3 ^ uint64(f.VLANs)<<32 ^ uint64(f.VLAN[0].TCI)<<16 ^ uint64(f.VLAN[1].TCI) ^ uint64(w.source)<<40
+	h = h*0x100000001b3 ^ uint64(w.source)<<40 ^ uint64(f.VLANs)
+	if f.VLANs > 0 {
+		h ^= uint64(f.VLAN[0].TCI)<<16 ^ uint64(f.VLAN[f.VLANs-1].TCI)<<32
+	}
+	for i := range f.Outer.Len() {
+		// A mirror port is a place, whatever switches the copy passes then.
+		t := f.Outer.Tunnel(i)
+		src := t.Src.As16()
+		h = (h^uint64(t.Kind)<<56^uint64(t.ID))*0x100000001b3 ^ binary.BigEndian.Uint64(src[8:])
+	}
 	return uint32(h>>32) ^ uint32(h)
 }
 
@@ -108,10 +118,10 @@ func (p *place) tells(f *frame.Frame) bool {
 	return f.Net == frame.IPv4 && (p.varies || f.ID != 0 && p.same < 2)
 }
 
-// fold looks whether the packet at hand, of flow s, was seen before. It returns
-// true when it is a copy for sure. w.repeat is then, or else where it may be one,
-// how long ago it was seen; -1 when it was not.
-func (w *Watcher) fold(s *stream) bool {
+// fold looks whether the packet at hand, of flow s, was seen before. Where it is a
+// copy for sure it returns the flow of what it is a copy of, else nil. w.repeat is
+// then, or where it may be a copy, how long ago it was seen; -1 when it was not.
+func (w *Watcher) fold(s *stream) *stream {
 	w.repeat = -1
 	f := &w.f
 	p := &s.place
@@ -121,8 +131,15 @@ func (w *Watcher) fold(s *stream) bool {
 	if !p.known {
 		p.known, p.id, p.hops = true, here, f.HopLimit
 	}
-	if known && here != e.place && here != p.id && e.place != p.id {
-		known = e.flow == s.id
+	if known && e.flow != s.id {
+		// The same in another VLAN or tunnel: a router took it there, or one of
+		// the places is where it has no tag. Else it is another network with the
+		// same addresses.
+		if int(e.flow) < len(w.streams) && e.hops != f.HopLimit || s.net == 0 || w.streams[e.flow].net == 0 {
+			w.repeat = max(0, w.now-e.at)
+			return w.streams[e.flow]
+		}
+		known = false
 	}
 	if known && (here != p.id || e.away) {
 		// Two places. The one nearest to the sender is where it is judged.
@@ -135,16 +152,16 @@ func (w *Watcher) fold(s *stream) bool {
 		}
 		p.away = 0
 		w.repeat = max(0, w.now-e.at)
-		return true
+		return s
 	}
 	if known && p.tells(f) {
 		w.repeat = max(0, w.now-e.at)
-		return true
+		return s
 	}
 	if known {
 		w.repeat = max(0, w.now-e.at)
 		if p.gap.firm() && p.gap.near(w.repeat) {
-			return true
+			return s
 		}
 	}
 	if !known {
@@ -166,8 +183,8 @@ func (w *Watcher) fold(s *stream) bool {
 		}
 	}
 	w.sightedNow = e
-	*e = sighting{sum: sum, at: w.now, place: here, flow: s.id, away: here != p.id}
-	return false
+	*e = sighting{sum: sum, at: w.now, place: here, flow: s.id, hops: f.HopLimit, away: here != p.id}
+	return nil
 }
 
 // copied counts the packet at hand as a copy.

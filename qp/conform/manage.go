@@ -58,7 +58,7 @@ func (w *Watcher) manage() {
 			return
 		}
 		here := w.newest
-		s := w.open(key{dst, src, q.QPN, w.network32(), grh})
+		s := w.open(key{dst, src, q.QPN, w.segment(), grh})
 		s.qkey, s.qkeyKnown = q.QKey, true
 		w.report(s, Named, uint64(q.QKey), uint64(q.QPN), 0)
 		w.unlink(here)
@@ -80,8 +80,8 @@ func (w *Watcher) findConn(src, dst netip.Addr, id uint32) *conn {
 // message is the first that its receiver is to send.
 func (w *Watcher) connect(c *conn, q *cm.REP) {
 	here := w.newest
-	there := w.open(key{c.src, c.dst, q.LocalQPN, w.network32(), c.grh})
-	back := w.open(key{c.dst, c.src, c.qp, w.network32(), c.grh})
+	there := w.open(key{c.src, c.dst, q.LocalQPN, w.segment(), c.grh})
+	back := w.open(key{c.dst, c.src, c.qp, w.segment(), c.grh})
 	for _, side := range [2]struct {
 		s     *stream
 		psn   uint32

@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp/pfc"
 )
 
@@ -10,13 +11,14 @@ type pauser struct {
 	known bool
 	until [pfc.Priorities]int64 // end of the pause by its own time; 0: not paused
 	since [pfc.Priorities]int64
+	by    [pfc.Priorities]Pauses
 }
 
 // pause handles a frame that is not RoCE.
-func (w *Watcher) pause(b []byte) {
+func (w *Watcher) pause(b []byte) bool {
 	var f pfc.Frame
 	if f.Decode(b) != nil {
-		return
+		return false
 	}
 	w.seen.Class = ClassPaused
 	p := &w.pausers[0]
@@ -37,7 +39,7 @@ func (w *Watcher) pause(b []byte) {
 		if !ok {
 			continue
 		}
-		t := &w.pauses[prio]
+		t, own := &w.pauses[prio], &p.by[prio]
 		if since := p.since[prio]; since != 0 {
 			end := w.now
 			if u := p.until[prio]; u != 0 {
@@ -45,17 +47,33 @@ func (w *Watcher) pause(b []byte) {
 			}
 			if end > since {
 				t.Time += durationOf(end - since)
+				own.Time += durationOf(end - since)
 			}
 			p.since[prio], p.until[prio] = 0, 0
 		}
 		if quanta == 0 {
 			t.Resume++
+			own.Resume++
 			continue
 		}
 		t.Frames++
+		own.Frames++
 		p.since[prio] = w.now
 		if w.cfg.LinkRate != 0 {
 			p.until[prio] = w.now + int64(pfc.Duration(quanta, w.cfg.LinkRate))
+		}
+	}
+	return true
+}
+
+// PausesBy calls yield with the pauses of each sender and priority, until it
+// returns false. Of more than 16 senders the rest count as the first.
+func (w *Watcher) PausesBy(yield func(mac frame.MAC, prio int, p Pauses) bool) {
+	for i := range w.pausers {
+		for prio, p := range w.pausers[i].by {
+			if p != (Pauses{}) && !yield(w.pausers[i].mac, prio, p) {
+				return
+			}
 		}
 	}
 }
@@ -67,6 +85,7 @@ func (w *Watcher) endPauses() {
 		for prio := range p.since {
 			if s, u := p.since[prio], p.until[prio]; s != 0 && u != 0 {
 				w.pauses[prio].Time += durationOf(u - s)
+				p.by[prio].Time += durationOf(u - s)
 			}
 			p.since[prio], p.until[prio] = 0, 0
 		}

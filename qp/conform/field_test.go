@@ -1,0 +1,233 @@
+package conform_test
+
+import (
+	"encoding/hex"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp/conform"
+	"github.com/roce-go/roce/reth"
+)
+
+// Cases from public fault reports and forum threads. Frames in hexadecimal are
+// theirs with addresses of the documentation ranges; the others are built by the
+// fields that they name.
+
+func unhex(tb testing.TB, s string) []byte {
+	b, err := hex.DecodeString(s)
+	require.NoError(tb, err)
+	return b
+}
+
+// talk is a capture that is written packet by packet: host 1 is the requester,
+// QP 0x18, host 2 the responder, QP 0x19, a packet each 10 us.
+type talk struct {
+	recs []rec
+	now  time.Time
+	id   uint16
+	ttl  uint8
+}
+
+func newTalk() *talk { return &talk{now: time.Unix(1_700_000_000, 0), ttl: 64, id: 100} }
+
+func (k *talk) frame(from byte, op bth.Opcode, p uint32) *frame.Frame {
+	f := &frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DstMAC: frame.MAC{2, 5: 3 - from}, SrcMAC: frame.MAC{2, 5: from},
+		Src: netip.AddrFrom4([4]byte{192, 0, 2, from}), Dst: netip.AddrFrom4([4]byte{192, 0, 2, 3 - from}),
+		DF: true, HopLimit: k.ttl, SrcPort: 0xc001, TrafficClass: 2, ID: k.id}
+	if k.id != 0 {
+		k.id++
+	}
+	f.Packet.Opcode, f.Packet.PKey, f.Packet.PSN, f.Packet.DestQP = op, 0xffff, psn.PSN(p), 0x18
+	if from == 1 {
+		f.Packet.DestQP = 0x19
+	}
+	return f
+}
+
+func (k *talk) put(f *frame.Frame) *talk {
+	b := f.AppendTo(nil)
+	k.recs = append(k.recs, rec{k.now, b, len(b)})
+	k.now = k.now.Add(10 * us)
+	return k
+}
+
+func (k *talk) req(op bth.Opcode, p uint32, n int) *talk {
+	f := k.frame(1, op, p)
+	f.Packet.AckReq = true
+	f.Packet.SetPayload(make([]byte, n))
+	if op.Ext()&bth.HasRETH != 0 {
+		f.Packet.RETH = reth.Header{VA: 0x1000, RKey: 7, DMALen: uint32(n)}
+		if op == bth.RCReadRequest {
+			f.Packet.SetPayload(nil)
+		}
+	}
+	return k.put(f)
+}
+
+func (k *talk) resp(op bth.Opcode, p uint32, syn aeth.Syndrome, msn uint32, n int) *talk {
+	f := k.frame(2, op, p)
+	f.Packet.AETH = aeth.Header{Syndrome: syn, MSN: msn}
+	f.Packet.SetPayload(make([]byte, n))
+	return k.put(f)
+}
+
+func (k *talk) ack(p, msn uint32) *talk { return k.resp(bth.RCAcknowledge, p, 0x1f, msn, 0) }
+
+// raw adds frames in hexadecimal.
+func (k *talk) raw(tb testing.TB, frames ...string) *talk {
+	for _, s := range frames {
+		b := unhex(tb, s)
+		k.recs = append(k.recs, rec{k.now, b, len(b)})
+		k.now = k.now.Add(us)
+	}
+	return k
+}
+
+// A requester uses a PSN again that belongs to a READ's responses; the responder,
+// which takes that for a duplicate, is right. Rule RQ-02.
+func TestFieldReadPSNReused(t *testing.T) {
+	read := func() *talk {
+		return newTalk().req(bth.RCReadRequest, 1002, 600).resp(bth.RCReadResponseFirst, 1002, 0x1f, 1, 256).
+			resp(bth.RCReadResponseMiddle, 1003, 0, 0, 256).resp(bth.RCReadResponseLast, 1004, 0x1f, 1, 88)
+	}
+	cases := map[string]*talk{
+		"as reported": read().raw(t,
+			"02000000000202000000000108004502002c000040004011b6bbc0000201c0000202c00112b7001800000400ffff00000019800003ec2bfa158e",
+			"020000000001020000000002080045020030000040004011b6b7c0000202c0000201c00112b7001c00001100ffff00000018000003ec1f00000197766a6c"),
+		"SEND at the middle": read().req(bth.RCSendOnly, 1003, 0).ack(1004, 1),
+		"WRITE at the last":  read().req(bth.RCWriteOnly, 1004, 16).ack(1004, 1),
+		"others behind, acknowledged": newTalk().req(bth.RCSendOnly, 1000, 0).ack(1000, 1).req(bth.RCSendOnly, 1001, 0).ack(1001, 2).
+			req(bth.RCReadRequest, 1002, 2400).resp(bth.RCReadResponseFirst, 1002, 0x1f, 3, 1024).resp(bth.RCReadResponseMiddle, 1003, 0, 0, 1024).
+			resp(bth.RCReadResponseLast, 1004, 0x1f, 3, 352).req(bth.RCSendOnly, 1003, 0).req(bth.RCSendOnly, 1004, 0).
+			req(bth.RCSendOnly, 1005, 0).ack(1005, 4),
+	}
+	for name, k := range cases {
+		if name == "others behind, acknowledged" {
+			continue
+		}
+		_, all := watch(t, conform.Config{}, k.recs)
+		got := breaches(all)
+		require.Equal(t, map[conform.Check]int{conform.PSNReused: 1}, got, name)
+		for _, f := range all {
+			if f.Severity == conform.Breach {
+				require.Equal(t, "192.0.2.1", f.Src.String(), name)
+			}
+		}
+	}
+	_, all := watch(t, conform.Config{}, cases["others behind, acknowledged"].recs)
+	require.Equal(t, map[conform.Check]int{conform.PSNReused: 2}, breaches(all))
+}
+
+// The Linux driver acknowledges PSN 0xffffff from a field that it has not set.
+// Rule RQ-22.
+func TestFieldAckNeverSent(t *testing.T) {
+	k := newTalk().req(bth.RCSendOnly, 1002, 0).ack(1002, 1).req(bth.RCSendOnly, 1003, 0).raw(t,
+		"020000000001020000000002080045020030000040004011b6b7c0000202c0000201c00112b7001c00001100ffff0000001800ffffff1f00000197084cbb")
+	_, all := watch(t, conform.Config{}, k.recs)
+	require.Equal(t, map[conform.Check]int{conform.AckNeverSent: 1}, breaches(all))
+	// The capture may begin between a request and its acknowledgement.
+	k = newTalk().req(bth.RCSendOnly, 1003, 0).ack(1002, 1).ack(1003, 2)
+	_, all = watch(t, conform.Config{}, k.recs)
+	require.Empty(t, breaches(all))
+}
+
+// A switch has cut the frame, and the capture knows nothing of it.
+func TestFieldCutBySwitch(t *testing.T) {
+	k := newTalk().raw(t, "02000000000202000000000108004502043c000040004011b2abc0000201c0000202c00112b7042800000600ffff0000001200000064000000000000100000000077000010000000000000000000000000000000000000000000000000000000")
+	w, all := watch(t, conform.Config{}, k.recs)
+	require.Equal(t, []string{"note length-sliced 1"}, table(all))
+	total := w.Total()
+	require.EqualValues(t, 1, total.ICRCUnchecked)
+}
+
+// Copies: a CNP, and requests whose sender sets no IPv4 identification.
+func TestFieldCopies(t *testing.T) {
+	const c = "02000000000102000000000208004502003c000740004011b6a4c0000202c0000201c00112b7002800008100ffff000000180000000000000000000000000000000000000000218ee862"
+	_, all := watch(t, conform.Config{}, newTalk().raw(t, c, c).recs)
+	require.Empty(t, breaches(all)[conform.CNPTooOften])
+	require.Contains(t, table(all), "event duplicate-cnp 2")
+
+	k := newTalk().raw(t,
+		"02000000000202000000000108004502004c000040004011b69bc0000201c0000202c00112b7003800000a00ffff00000019000003e80000000000001000000000070000001000000000000000000000000000000000c8ddaf26",
+		"02000000000202000000000108004502004c000040004011b69bc0000201c0000202c00112b7003800000a00ffff00000019000003e900000000000010000000000700000010000000000000000000000000000000003b4d5d10",
+		"02000000000202000000000108004502004c000040003f11b79bc0000201c0000202c00112b7003800000a00ffff00000019000003e80000000000001000000000070000001000000000000000000000000000000000c8ddaf26",
+		"02000000000202000000000108004502004c000040003f11b79bc0000201c0000202c00112b7003800000a00ffff00000019000003e900000000000010000000000700000010000000000000000000000000000000003b4d5d10")
+	w, all := watch(t, conform.Config{}, k.recs)
+	require.Equal(t, []string{"event duplicate-request 3 4"}, table(all))
+	total := w.Total()
+	require.Zero(t, total.Retransmitted)
+	require.EqualValues(t, 2, total.DataFrames)
+	require.EqualValues(t, 2, total.MessagesTx)
+}
+
+// QP and address disagree. Rule UD-4.
+func TestFieldMulticast(t *testing.T) {
+	k := newTalk().raw(t, "01005e01010102000000000108004502004400004000401188a3c0000201ef010101c00112b7003000006400ffff00000011000000050000123400000022000000000000000000000000000000008bcb81b9")
+	_, all := watch(t, conform.Config{}, k.recs)
+	require.Equal(t, map[conform.Check]int{conform.MulticastQP: 1}, breaches(all))
+}
+
+// Pause frames, by their sender.
+func TestFieldPauses(t *testing.T) {
+	zeros := make([]byte, 60-26)
+	b := append(unhex(t, "0180c2000001020000000001880801010008000000000000ffff"), zeros...)
+	on := append([]byte(nil), b...)
+	on[24], on[25] = 0, 0
+	recs := []rec{{time.Unix(1, 0), b, 60}, {time.Unix(1, 5000), on, 60}}
+	w, all := watch(t, conform.Config{}, recs)
+	require.Empty(t, all)
+	require.EqualValues(t, 1, w.Pauses(3).Frames)
+	n := 0
+	w.PausesBy(func(mac frame.MAC, prio int, _ conform.Pauses) bool {
+		n++
+		require.Equal(t, frame.MAC{2, 5: 1}, mac)
+		require.Equal(t, 3, prio)
+		return true
+	})
+	require.Equal(t, 1, n)
+}
+
+// Tunnels are looked into. Without, there is nothing to judge, which is told.
+func TestFieldTunnels(t *testing.T) {
+	for name, s := range map[string]string{
+		"erspan I":  "02000000000202000000000108004500007200004000402fe5f2c6336401c6336402000088be02000000000202000000000108004502004c000040004011b69bc0000201c0000202c00112b7003800000a00ffff000000128000006400000000000010000000007700000010000102030405060708090a0b0c0d0e0fb0a45b6f",
+		"erspan II": "02000000000202000000000108004500007e00004000402fe5e6c6336401c6336402100088be00000000100000010000000002000000000202000000000108004502004c000040004011b69bc0000201c0000202c00112b7003800000a00ffff000000128000006400000000000010000000007700000010000102030405060708090a0b0c0d0e0fb0a45b6f",
+		"vxlan":     "02000000000202000000000108004500007e000040004011e604c6336401c6336402c35012b5006a0000080000000013880002000000000202000000000108004502004c000040004011b69bc0000201c0000202c00112b7003800000a00ffff000000128000006400000000000010000000007700000010000102030405060708090a0b0c0d0e0fb0a45b6f",
+	} {
+		w, all := watch(t, conform.Config{}, newTalk().raw(t, s).recs)
+		require.Empty(t, all, name)
+		require.EqualValues(t, 1, w.RoCEFrames(), name)
+	}
+	// UDP 4789 in something that is not to be read.
+	w, _ := watch(t, conform.Config{}, newTalk().raw(t, "02000000000202000000000108004500002c00004000403266a3c6336401c63364020000000000000000000000000000000000000000").recs)
+	seen := 0
+	for p, n := range w.Others {
+		require.EqualValues(t, 1, n)
+		require.NotEmpty(t, p.String())
+		seen++
+	}
+	require.Equal(t, 1, seen)
+}
+
+// Marks of congestion that nobody answers are a note: a mirror port may not have
+// the CNPs. Rule CA17-44.
+func TestFieldMarks(t *testing.T) {
+	k := newTalk()
+	for i := range uint32(200) {
+		f := k.frame(1, bth.RCWriteOnly, 1000+i)
+		f.TrafficClass |= 3
+		f.Packet.AckReq = true
+		f.Packet.RETH = reth.Header{VA: 0x1000, RKey: 7, DMALen: 8}
+		f.Packet.SetPayload(make([]byte, 8))
+		k.put(f).ack(1000+i, i+1)
+	}
+	_, all := watch(t, conform.Config{}, k.recs)
+	require.Equal(t, []string{"note ecn-unanswered 0"}, table(all))
+}
