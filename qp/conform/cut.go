@@ -23,7 +23,9 @@ type slice struct {
 // of wireLen. It returns false when its headers lie.
 func (w *Watcher) cut(n, wireLen int) bool {
 	f := &w.f
-	w.short = f.Truncated() && n >= wireLen
+	if w.short = f.Truncated() && n >= wireLen; w.short {
+		w.wire += f.TransportLen - len(f.Transport) // as it was before it was cut
+	}
 	in := 0
 	if f.Outer.Len() > 0 {
 		in = 1
