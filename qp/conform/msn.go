@@ -13,8 +13,14 @@ type messages struct {
 	at    uint64
 	lo    uint32
 	width uint32
+	wrong int // answers that were outside
 	fits  int // answers in a row that were inside
 	off   int // by which the last answer was outside, 0: it was not
+}
+
+// learn takes got for the MSN after PSN u, or slack less.
+func (m *messages) learn(u uint64, got, slack uint32) {
+	m.known, m.at, m.lo, m.width, m.off = true, u, (got-slack)&psn.Mask, slack, 0
 }
 
 // newer returns by how much message number a is above b, modulo 2^24.
@@ -117,7 +123,7 @@ func (w *Watcher) messageNumber(s *stream, x *exchange, u uint64, slack uint32) 
 		return true
 	}
 	if !m.known {
-		m.known, m.at, m.lo, m.width, m.off = true, u, (got-slack)&psn.Mask, slack, 0
+		m.learn(u, got, slack)
 		return true
 	}
 	lo, width := m.lo, m.width
@@ -137,12 +143,12 @@ func (w *Watcher) messageNumber(s *stream, x *exchange, u uint64, slack uint32) 
 		}
 	}
 	if !ok || width > 1<<20 {
-		m.known, m.at, m.lo, m.width, m.off = true, u, (got-slack)&psn.Mask, slack, 0
+		m.learn(u, got, slack)
 		return true
 	}
 	d := newer(got, lo)
 	if d >= 0 && d <= int(width+slack) {
-		if d < int(least) && slack == 0 && m.width == 0 && u > m.at && m.fits >= 1 {
+		if d < int(least) && slack == 0 && m.width == 0 && u > m.at && m.fits >= 1 && m.wrong == 0 {
 			// No message ended in the hole, though one must have: what was not
 			// seen was not sent.
 			w.report(s.peerOr(w), PSNSkipped, uint64(psn.Wrap(u)), uint64(least), 0)
@@ -160,9 +166,10 @@ func (w *Watcher) messageNumber(s *stream, x *exchange, u uint64, slack uint32) 
 		return true
 	}
 	m.fits = 0
+	m.wrong++
 	if m.off == d {
 		// Twice by the same: one of those before was wrong, or the QP is another.
-		m.known, m.at, m.lo, m.width, m.off = true, u, (got-slack)&psn.Mask, slack, 0
+		m.learn(u, got, slack)
 		return true
 	}
 	m.off = d

@@ -166,12 +166,10 @@ func buildWorld(tb testing.TB, seed uint64) *world {
 			require.NoError(tb, c[from].PostSend(n.Now(), &wr))
 			w.messages++
 		}
-		sides[from].h.Wake()
 		give := func() {
 			for range recvs {
 				require.NoError(tb, c[1-from].PostRecv(&qp.RecvWR{Local: make([]byte, size)}))
 			}
-			sides[1-from].h.Wake()
 		}
 		if late && pick(2) == 0 {
 			n.After(time.Duration(pick(3000))*us, give)
