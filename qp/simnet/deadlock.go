@@ -1,7 +1,9 @@
 package simnet
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -51,11 +53,71 @@ func (s *Switch) count() {
 	}
 }
 
+// searchEvery is the grid of times, in nanoseconds, at which deadlocks are searched for
+// where a pause has lasted: a time that does not depend on the order of events.
+const searchEvery = 100_000
+
+// suspect is a direction whose pause has lasted.
+type suspect struct {
+	d    *Direction
+	prio uint8
+}
+
+// deadlocks is the state of the search.
+type deadlocks struct {
+	found    *Deadlock // before this run
+	planned  bool      // a search
+	suspects []suspect
+	waits    []*Direction
+}
+
+// suspect has a search begin with d.
+func (e *engine) suspect(d *Direction, prio uint8) {
+	e.suspects = append(e.suspects, suspect{d, prio})
+	if !e.n.parallel {
+		e.n.planSearch()
+	}
+}
+
+// planSearch has the next search done, if there is a reason.
+func (n *Network) planSearch() {
+	if n.planned || n.deadlock != nil {
+		return
+	}
+	for _, e := range n.engines {
+		if len(e.suspects) != 0 {
+			n.planned = true
+			at := (e.now.ns/searchEvery + 1) * searchEvery
+			n.callSeq++
+			n.calls.push(call{at: at, host: -1, fn: n.search})
+			return
+		}
+	}
+}
+
+func (n *Network) search() {
+	n.planned = false
+	list := n.suspects[:0]
+	for _, e := range n.engines {
+		list = append(list, e.suspects...)
+		e.suspects = e.suspects[:0]
+	}
+	n.suspects = list
+	slices.SortFunc(list, func(a, b suspect) int {
+		return cmp.Or(cmp.Compare(a.d.id, b.d.id), cmp.Compare(a.prio, b.prio))
+	})
+	for _, s := range list {
+		if n.deadlock == nil {
+			n.findDeadlock(s.d, int(s.prio))
+		}
+	}
+}
+
 // blocked reports whether d is an output of a switch, with packets of a priority
 // that wait, paused by a switch that is still over its threshold.
 func (d *Direction) blocked(prio int) bool {
 	t := d.to.sw
-	return d.q != nil && t != nil && d.q.paused>>prio&1 != 0 && d.q.qbytes[prio] != 0 && t.ports[d.to.port].in[prio].xoff
+	return d.q != nil && t != nil && d.q.pauses.mask>>prio&1 != 0 && d.q.qbytes[prio] != 0 && t.ports[d.to.port].in[prio].xoff
 }
 
 // findDeadlock looks whether d, whose pause has lasted, can never send again. Of all
@@ -91,13 +153,14 @@ func (n *Network) findDeadlock(d *Direction, prio int) {
 			if !x.stuck {
 				continue
 			}
-			t, in, held := x.to.sw, x.to.port, 0
+			t, in, held, rest := x.to.sw, x.to.port, 0, 0
 			for out, p := range t.ports {
 				if p.end.out.stuck {
 					held += t.heldBy(prio, in, out)
+					rest += p.end.out.q.qbytes[prio]
 				}
 			}
-			if held <= t.ports[in].in[prio].xonAt {
+			if t.buffer.Lifts(in, prio, held, rest) {
 				x.stuck, again = false, true
 			}
 		}
@@ -110,7 +173,8 @@ func (n *Network) findDeadlock(d *Direction, prio int) {
 	at := make(map[*Direction]int)
 	for {
 		if i, seen := at[d]; seen {
-			n.deadlock = &Deadlock{At: time.Duration(n.now), Priority: prio, Cycle: walk[i:]}
+			n.check.Store(true)
+			n.deadlock = &Deadlock{At: time.Duration(n.engines[0].now.ns), Priority: prio, Cycle: walk[i:]}
 			return
 		}
 		at[d] = len(walk)

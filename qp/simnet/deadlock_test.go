@@ -23,7 +23,7 @@ func stuckForEver(n *Network, prio int) map[*Direction]bool {
 	}
 	stuck := make(map[*Direction]bool)
 	for _, d := range n.dirs {
-		if d.q != nil && d.to.sw != nil && d.q.paused>>prio&1 != 0 && d.q.qbytes[prio] != 0 && d.to.sw.ports[d.to.port].in[prio].xoff {
+		if d.q != nil && d.to.sw != nil && d.q.pauses.mask>>prio&1 != 0 && d.q.qbytes[prio] != 0 && d.to.sw.ports[d.to.port].in[prio].xoff {
 			stuck[d] = true
 		}
 	}
@@ -39,7 +39,7 @@ func stuckForEver(n *Network, prio int) map[*Direction]bool {
 					held += heldBy(p.end.out.q, d.to.port)
 				}
 			}
-			if held <= d.to.sw.ports[d.to.port].in[prio].xonAt {
+			if held <= d.to.sw.buffer.(*staticBuffer).xon {
 				delete(stuck, d)
 				again = true
 			}

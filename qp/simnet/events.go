@@ -1,28 +1,62 @@
 package simnet
 
-// eventKind says what is to be done when an event's time comes.
-type eventKind uint8
+// class says what is to be done when an event's time comes. Of one instant, events
+// happen in this order, and within a class by the number of the direction, host or
+// port that they are of: an order that does not depend on who caused what first.
+type class uint8
 
 const (
-	evArrive eventKind = iota // the packet at the head of a direction's flight arrives
-	evLate                    // a packet that flies by itself arrives
-	evFree                    // a direction has sent its packet and may send another
-	evCall                    // a function of the caller
-	evResume                  // a pause that a host obeys may be over
-	evPause                   // a pause that a switch asked for is to be repeated
-	evOpen                    // a pause that a switch obeys may be over
+	evCall   class = iota // a function of the caller
+	evArrive              // the packet at the head of a direction's flight arrives
+	evLate                // a packet that was held back arrives
+	evHost                // a pause that a host obeys may be over, or a packet is read
+	evOpen                // a pause that a switch obeys may be over, or has lasted too long
+	evPause               // a pause that a switch asked for is to be repeated
+	evFree                // a direction has sent its packet and may send another
+	evTimer               // a host's port has a deadline
 )
+
+// stamp is a time: nanoseconds since the network's start, and 2^-32 ns. It is of whole
+// nanoseconds for all but links, whose packets follow each other in fractions of one.
+type stamp struct {
+	ns   int64
+	frac uint32
+}
+
+func (a stamp) before(b stamp) bool { return a.ns < b.ns || a.ns == b.ns && a.frac < b.frac }
+
+// add returns a later by ns and frac.
+func (a stamp) add(b stamp) stamp {
+	f := uint64(a.frac) + uint64(b.frac)
+	return stamp{a.ns + b.ns + int64(f>>32), uint32(f)}
+}
+
+func (a stamp) max(b stamp) stamp {
+	if a.before(b) {
+		return b
+	}
+	return a
+}
 
 // event has no pointers, so that the collector does not look at the queue.
 type event struct {
-	at   int64  // nanoseconds of virtual time
-	seq  uint64 // breaks ties in the order in which events were caused
-	kind eventKind
-	arg  int32 // direction, host, packet, call, by kind
+	at  int64  // nanoseconds of virtual time
+	ord uint64 // frac in the upper half, then class, then the number that arg is
 }
 
+// maxEntity is how many directions, hosts or queues of ports there may be.
+const maxEntity = 1 << 29
+
+func newEvent(at stamp, c class, arg int32) event {
+	return event{at.ns, uint64(at.frac)<<32 | uint64(c)<<29 | uint64(arg)}
+}
+
+func (e *event) stamp() stamp { return stamp{e.at, uint32(e.ord >> 32)} }
+func (e *event) class() class { return class(e.ord >> 29 & 7) }
+func (e *event) arg() int32   { return int32(e.ord & (maxEntity - 1)) }
+
 func (e *event) before(f *event) bool {
-	return e.at < f.at || e.at == f.at && e.seq < f.seq
+	return e.at < f.at || e.at == f.at && e.ord < f.ord
 }
 
 // eventQueue is a four-way heap: a quarter of the levels' cache lines of a
@@ -89,17 +123,19 @@ type timerQueue struct {
 
 type timer struct {
 	at   int64
-	seq  uint64
 	host *Host
 }
 
 func (t *timer) before(u *timer) bool {
-	return t.at < u.at || t.at == u.at && t.seq < u.seq
+	return t.at < u.at || t.at == u.at && t.host.id < u.host.id
 }
 
+// event returns the timer in the order of events.
+func (t *timer) event() event { return newEvent(stamp{ns: t.at}, evTimer, t.host.id) }
+
 // set gives a host's timer a time.
-func (q *timerQueue) set(h *Host, at int64, seq uint64) {
-	t := timer{at, seq, h}
+func (q *timerQueue) set(h *Host, at int64) {
+	t := timer{at, h}
 	if h.timerIn == 0 {
 		q.h = append(q.h, t)
 		h.timerIn = len(q.h)
@@ -168,4 +204,75 @@ func (q *timerQueue) down(i int) {
 		i = least
 	}
 	q.put(i, t)
+}
+
+// call is a function of the caller: one of the network, or of a host.
+type call struct {
+	at   int64
+	host int32  // -1 for the network
+	seq  uint64 // in the order in which the network or the host was given them
+	fn   func()
+}
+
+func (c *call) before(d *call) bool {
+	switch {
+	case c.at != d.at:
+		return c.at < d.at
+	case c.host != d.host:
+		return c.host < d.host
+	}
+	return c.seq < d.seq
+}
+
+// callQueue is a binary heap of calls.
+type callQueue struct {
+	h []call
+}
+
+// due returns when the first call is due, noTime if there is none.
+func (q *callQueue) due() int64 {
+	if len(q.h) == 0 {
+		return noTime
+	}
+	return q.h[0].at
+}
+
+const noTime = 1<<63 - 1
+
+func (q *callQueue) push(c call) {
+	q.h = append(q.h, c)
+	i := len(q.h) - 1
+	for i > 0 && c.before(&q.h[(i-1)/2]) {
+		q.h[i] = q.h[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	q.h[i] = c
+}
+
+// pop takes the first call off; there must be one.
+func (q *callQueue) pop() call {
+	first, last := q.h[0], len(q.h)-1
+	c := q.h[last]
+	q.h[last] = call{}
+	q.h = q.h[:last]
+	if last == 0 {
+		return first
+	}
+	i := 0
+	for {
+		k := 2*i + 1
+		if k >= last {
+			break
+		}
+		if k+1 < last && q.h[k+1].before(&q.h[k]) {
+			k++
+		}
+		if !q.h[k].before(&c) {
+			break
+		}
+		q.h[i] = q.h[k]
+		i = k
+	}
+	q.h[i] = c
+	return first
 }

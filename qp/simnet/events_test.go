@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Both queues give events in the order of time, then of cause, whatever is pushed,
+// Both queues give events in the order of time, then of what they are, whatever is pushed,
 // moved and popped in between.
 func TestQueuesAgainstSorting(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -19,7 +19,7 @@ func TestQueuesAgainstSorting(t *testing.T) {
 		for range 300 {
 			if len(want) == 0 || rng.IntN(3) != 0 {
 				seq++
-				e := event{at: rng.Int64N(20), seq: seq, arg: int32(seq)}
+				e := newEvent(stamp{rng.Int64N(20), rng.Uint32N(3)}, class(rng.IntN(8)), int32(seq))
 				q.push(e)
 				i, _ := slices.BinarySearchFunc(want, e, func(a, b event) int {
 					if a.before(&b) {
@@ -40,11 +40,9 @@ func TestQueuesAgainstSorting(t *testing.T) {
 		for i := range hosts {
 			hosts[i] = &Host{id: int32(i)}
 		}
-		seq := uint64(0)
 		for range 400 {
 			if rng.IntN(4) != 0 || len(q.h) == 0 {
-				seq++
-				q.set(hosts[rng.IntN(len(hosts))], rng.Int64N(30), seq)
+				q.set(hosts[rng.IntN(len(hosts))], rng.Int64N(30))
 			} else {
 				first := q.h[0]
 				for _, x := range q.h {

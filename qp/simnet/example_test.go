@@ -40,10 +40,10 @@ func Example() {
 	// Output:
 	//        0.000 us  a > b  RC_SEND_FIRST                qp 0x11 psn 0x011000 1024 B  lost
 	//        0.088 us  a > b  RC_SEND_LAST                 qp 0x11 psn 0x011001 A 976 B
-	//        2.173 us  b > a  RC_ACKNOWLEDGE               qp 0x11 psn 0x011000 NAK PSN sequence error
-	//        4.179 us  a > b  RC_SEND_FIRST                qp 0x11 psn 0x011000 1024 B
-	//        4.267 us  a > b  RC_SEND_LAST                 qp 0x11 psn 0x011001 A 976 B
-	//        6.352 us  b > a  RC_ACKNOWLEDGE               qp 0x11 psn 0x011001 msn 1 credits 0
+	//        2.172 us  b > a  RC_ACKNOWLEDGE               qp 0x11 psn 0x011000 NAK PSN sequence error
+	//        4.178 us  a > b  RC_SEND_FIRST                qp 0x11 psn 0x011000 1024 B
+	//        4.266 us  a > b  RC_SEND_LAST                 qp 0x11 psn 0x011001 A 976 B
+	//        6.350 us  b > a  RC_ACKNOWLEDGE               qp 0x11 psn 0x011001 msn 1 credits 0
 	// 8 SEND success
 	// 7 RECV success
 }

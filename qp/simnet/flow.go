@@ -60,6 +60,9 @@ func (n *Network) AddFlow(cfg FlowConfig) (*Flow, error) {
 		cfg.Op != qp.OpSend && cfg.Op != qp.OpWrite && cfg.Op != qp.OpRead {
 		return nil, fmt.Errorf("%w: flow", ErrConfig)
 	}
+	if !cfg.From.linked() {
+		return nil, fmt.Errorf("%w: host %s has no link to send a flow on", ErrConfig, cfg.From.name)
+	}
 	if cfg.Name == "" {
 		cfg.Name = cfg.From.name + " > " + cfg.To.name
 	}
@@ -91,7 +94,7 @@ func (n *Network) AddFlow(cfg FlowConfig) (*Flow, error) {
 		}
 	}
 	cfg.From.Handle(f.qa, f.complete)
-	n.After(cfg.Start, f.start)
+	cfg.From.After(cfg.Start, f.start)
 	return f, nil
 }
 
@@ -114,7 +117,7 @@ func (h *Host) scratchRegion(size int) (va uint64, key uint32, err error) {
 }
 
 func (f *Flow) start() {
-	f.started = f.n.Elapsed()
+	f.started = f.cfg.From.Elapsed()
 	if f.cfg.Interval > 0 {
 		f.tick()
 		return
@@ -130,7 +133,7 @@ func (f *Flow) tick() {
 		return
 	}
 	f.post()
-	f.n.After(f.cfg.Interval, f.tick)
+	f.cfg.From.After(f.cfg.Interval, f.tick)
 }
 
 func (f *Flow) post() {
@@ -138,10 +141,10 @@ func (f *Flow) post() {
 		return
 	}
 	wr := qp.SendWR{ID: uint64(f.posted), Op: f.cfg.Op, Flags: qp.Signaled, Local: f.local, RemoteAddr: f.va, RKey: f.key}
-	if f.qa.PostSend(f.n.Now(), &wr) != nil {
+	if f.qa.PostSend(f.cfg.From.Now(), &wr) != nil {
 		return // full: in the open loop the network has fallen behind
 	}
-	f.posts[f.posted%len(f.posts)] = f.n.Elapsed()
+	f.posts[f.posted%len(f.posts)] = f.cfg.From.Elapsed()
 	f.posted++
 }
 
@@ -153,7 +156,7 @@ func (f *Flow) complete(wc *qp.Completion) {
 		return
 	}
 	f.done++
-	f.ended = f.n.Elapsed()
+	f.ended = f.cfg.From.Elapsed()
 	if f.cfg.Count != 0 {
 		f.times = append(f.times, f.ended-f.posts[wc.ID%uint64(len(f.posts))])
 	}

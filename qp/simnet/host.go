@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/congestion"
 	"github.com/roce-go/roce/qp/softnic"
@@ -29,16 +28,20 @@ type HostConfig struct {
 	Control  congestion.Controller
 	LineRate uint64
 
+	// Receive, where not nil, makes the host slow to take what arrives.
+	Receive *ReceiveConfig
+
 	// Port, where not nil, changes the port's configuration before it is made.
 	Port func(*softnic.Config)
 }
 
-// Host is a computer with one port.
+// Host is a computer with one port, on one link, or on several that share its packets.
 type Host struct {
 	n    *Network
+	e    *engine
 	id   int32
 	name string
-	end  *end
+	ends []*end
 
 	// Port is the host's network card. The network notices what is posted to its
 	// queue pairs.
@@ -60,15 +63,20 @@ type Host struct {
 	timerAt    int64 // as the timer queue has it
 	timerIn    int   // place in the timer queue, from 1; 0 when not in it
 	settling   bool
-	dirty      bool // on the network's list of hosts to look at
-	paused     uint8
-	pausedTill [8]int64
-	pausedAt   [8]int64
+	dirty      bool  // on the network's list of hosts to look at
+	paused     uint8 // what the port was told
+	calls      uint64
+	rx         *receiver
+	storm      storm
 	nextAddr   uint64
 	neighbors  map[*Host]bool
 	scratch    []byte // of flows
 	scratchVA  uint64
 	scratchKey uint32
+
+	// OnTrimmed, where not nil, is called with each packet of a decoded network that
+	// arrives cut to its headers: see SwitchConfig.Trim. The port does not see it.
+	OnTrimmed func(f *frame.Frame)
 
 	wc     qp.Completion
 	broken uint64
@@ -92,7 +100,7 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 	if cfg.GIDs == nil {
 		cfg.GIDs = []softnic.GID{{Addr: cfg.Addr}}
 	}
-	h := &Host{n: n, id: int32(i), name: name, CQ: softnic.NewCQ(), nextAddr: uint64(i+1) << 40, neighbors: make(map[*Host]bool)}
+	h := &Host{n: n, e: n.engines[0], id: int32(i), name: name, CQ: softnic.NewCQ(), nextAddr: uint64(i+1) << 40, neighbors: make(map[*Host]bool)}
 	if h.Regions, err = qp.NewRegions(cfg.MaxRegions); err != nil {
 		delete(n.names, name)
 		return nil, fmt.Errorf("%w: %d regions", ErrConfig, cfg.MaxRegions)
@@ -118,10 +126,16 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 		delete(n.names, name)
 		return nil, err
 	}
-	h.Port.Tick(n.clock) // its time 1
-	h.zero = n.now - 1
+	if cfg.Receive != nil {
+		if h.rx, err = newReceiver(cfg.Receive); err != nil {
+			delete(n.names, name)
+			return nil, err
+		}
+	}
+	h.Port.Tick(h.e.clock) // its time 1
+	h.zero = h.e.now.ns - 1
 	n.hosts = append(n.hosts, h)
-	n.routed = false
+	n.reroute()
 	return h, nil
 }
 
@@ -130,37 +144,68 @@ func hostMAC(i int) frame.MAC {
 	return frame.MAC{0x02, 0, byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)}
 }
 
-// hostOf returns the number of the host with address m, or -1.
-func (n *Network) hostOf(m frame.MAC) int {
+// hostOf returns the number of the host with address m, -1 for none, and -2 for the
+// addresses that no bridge forwards (IEEE 802.1Q, table 8-1).
+func (n *Network) hostOf(m frame.MAC) int32 {
 	i := int(m[2])<<24 | int(m[3])<<16 | int(m[4])<<8 | int(m[5])
 	if m[0] != 2 || m[1] != 0 || i >= len(n.hosts) {
+		if m[0] == 1 && m[1] == 0x80 && m[2] == 0xc2 && m[3] == 0 && m[4] == 0 && m[5]>>4 == 0 {
+			return -2
+		}
 		return -1
 	}
-	return i
+	return int32(i)
 }
 
 // Name returns the host's name.
 func (h *Host) Name() string { return h.name }
 
-// Link returns the host's link, or nil.
+// Link returns the host's first link, or nil.
 func (h *Host) Link() *Link {
-	if h.end == nil {
+	if len(h.ends) == 0 {
 		return nil
 	}
-	return h.end.link
+	return h.ends[0].link
 }
 
-// Out returns the direction of the host's link that leads away from it.
-func (h *Host) Out() *Direction { return h.end.out }
+// Links returns the host's links.
+func (h *Host) Links() (l []*Link) {
+	for _, e := range h.ends {
+		l = append(l, e.link)
+	}
+	return l
+}
 
-// Broken returns how many packets of a decoded network were dropped because a
-// link corrupted them. With bytes the port counts them.
+// Out returns the direction of the host's first link that leads away from it, or nil
+// where the host has none.
+func (h *Host) Out() *Direction {
+	if len(h.ends) == 0 {
+		return nil
+	}
+	return h.ends[0].out
+}
+
+// Now returns the time, in functions that the host calls.
+func (h *Host) Now() time.Time { return h.e.clock }
+
+// Elapsed returns the time since the network's start, in functions that the host calls.
+func (h *Host) Elapsed() time.Duration { return time.Duration(h.e.now.ns) }
+
+// At calls fn at t, or now if t has passed, before all else that happens to the host
+// at that time. It may post to the host's queue pairs.
+func (h *Host) At(t time.Time, fn func()) {
+	h.calls++
+	h.e.calls.push(call{at: max(h.e.now.ns, h.n.since(t)), host: h.id, seq: h.calls, fn: fn})
+}
+
+// After calls fn after d: see At.
+func (h *Host) After(d time.Duration, fn func()) { h.At(h.Now().Add(d), fn) }
+
+// Broken returns how many packets were dropped because a switch trimmed them or, in a
+// decoded network, a link corrupted them. With bytes the port counts them.
 func (h *Host) Broken() uint64 { return h.broken }
 
 func (h *Host) attachable(l *LinkConfig) error {
-	if h.end != nil {
-		return fmt.Errorf("%w: host %s has a link already", ErrConfig, h.name)
-	}
 	if r := l.Rate; h.lineRate != 0 && r != h.lineRate {
 		return fmt.Errorf("%w: host %s has a port of %d b/s on a link of %d b/s", ErrConfig, h.name, h.lineRate, r)
 	}
@@ -168,9 +213,12 @@ func (h *Host) attachable(l *LinkConfig) error {
 }
 
 func (h *Host) attach(e *end) {
-	e.host, h.end = h, e
+	e.host = h
+	h.ends = append(h.ends, e)
 	h.work()
 }
+
+func (h *Host) linked() bool { return len(h.ends) != 0 }
 
 // Handle has fn called with each completion of q, a queue pair of this host whose
 // completions go to h.CQ. nil takes fn away. It may post as OnCompletion may.
@@ -193,38 +241,45 @@ func (h *Host) Handle(q *softnic.QP, fn func(wc *qp.Completion)) {
 func (h *Host) work() {
 	if !h.dirty && !h.settling {
 		h.dirty = true
-		h.n.dirty = append(h.n.dirty, h)
+		h.e.dirty = append(h.e.dirty, h)
 	}
 }
 
-// settleDirty lets the hosts whose ports have been called look for work.
-func (n *Network) settleDirty() {
-	for len(n.dirty) != 0 {
-		list := n.dirty
-		n.dirty, n.settled = n.settled[:0], list
-		for _, h := range list {
-			h.dirty = false
-			if h.end != nil {
-				h.settle()
-			}
+// receive takes a packet that arrived at one of the host's links.
+func (h *Host) receive(at *end, p *packet) {
+	if p.pause {
+		if !p.broken {
+			h.pause(at, &p.pfc)
 		}
+		h.e.release(p)
+		h.settle()
+		return
 	}
+	if h.rx != nil {
+		h.rx.push(h, p)
+		return
+	}
+	h.take(p)
 }
 
-func (h *Host) receive(p *packet) {
-	n := h.n
+// take hands a packet to the port.
+func (h *Host) take(p *packet) {
+	e := h.e
 	h.dirty = true // it is looked at below
 	switch {
+	case p.trimmed:
+		if h.OnTrimmed != nil && !e.n.bytes {
+			h.OnTrimmed(&p.f)
+		}
+		h.broken++
 	case p.broken:
 		h.broken++
-	case p.pause:
-		h.pause(&p.pfc)
-	case n.bytes:
-		h.Port.HandleFrame(n.clock, p.buf)
+	case e.n.bytes:
+		h.Port.HandleFrame(e.clock, p.buf)
 	default:
-		h.Port.HandleDecoded(n.clock, &p.f)
+		h.Port.HandleDecoded(e.clock, &p.f)
 	}
-	n.release(p)
+	e.release(p)
 	h.dirty = false
 	h.settle()
 }
@@ -232,37 +287,41 @@ func (h *Host) receive(p *packet) {
 // timer is called when the host's timer is the next event, which may be earlier
 // than the port's deadline has become; then no time has passed.
 func (h *Host) timer() {
-	n := h.n
+	e := h.e
 	at := h.timerAt
 	d := h.Port.Due()
 	if d == 0 {
-		n.timers.remove()
+		e.timers.remove()
 		return
 	}
 	if t := h.zero + d; t > at {
-		n.timers.set(h, t, n.nextSeq())
+		e.timers.set(h, t)
 		return
 	}
-	n.timers.remove()
-	n.setNow(at)
+	e.timers.remove()
+	e.setNow(stamp{ns: at})
 	h.dirty = true
-	h.Port.Tick(n.clock)
+	h.Port.Tick(e.clock)
 	h.dirty = false
 	h.settle()
 }
 
-// settle does what the port has to do now: completions, packets while the link is
+// settle does what the port has to do now: completions, packets while a link is
 // free, timer.
 func (h *Host) settle() {
 	if h.settling {
-		return // a completion's function woke its own host
+		return // a completion's function called the port
+	}
+	if !h.linked() {
+		h.complete()
+		return
 	}
 	h.settling = true
 	for {
 		h.complete()
-		if !h.end.out.free() {
+		if !h.ready() {
 			if !h.Port.Idle() || h.forged.head != nil {
-				h.end.out.rearm()
+				h.rearm()
 			}
 			break
 		}
@@ -276,8 +335,8 @@ func (h *Host) settle() {
 		return
 	}
 	// A deadline that has moved away is looked at again when the old time comes.
-	if t := max(h.zero+d, h.n.now); h.timerIn == 0 || t < h.timerAt {
-		h.n.timers.set(h, t, h.n.nextSeq())
+	if t := max(h.zero+d, h.e.now.ns); h.timerIn == 0 || t < h.timerAt {
+		h.e.timers.set(h, t)
 	}
 }
 
@@ -296,15 +355,22 @@ func (h *Host) complete() {
 }
 
 // Inject sends the frame b (without FCS) as if the host's port had made it, ahead of
-// what the port sends: forged packets and such. It takes a network that carries
-// bytes; the error is ErrConfig.
+// what the port sends: forged packets and such. A PFC frame is obeyed by the link's
+// other end. It takes a network that carries bytes, and a link; the error is ErrConfig.
 func (h *Host) Inject(b []byte) error {
-	if !h.n.bytes || h.end == nil || len(b) > maxWire {
-		return fmt.Errorf("%w: inject", ErrConfig)
+	switch {
+	case !h.n.bytes:
+		return fmt.Errorf("%w: Inject takes a network that carries bytes", ErrConfig)
+	case !h.linked():
+		return fmt.Errorf("%w: host %s has no link", ErrConfig, h.name)
+	case len(b) > maxWire:
+		return fmt.Errorf("%w: a frame of %d bytes, want %d at most", ErrConfig, len(b), maxWire)
 	}
-	p := h.n.newPacket()
+	p := h.e.newPacket()
 	p.buf = append(p.buf[:0], b...)
-	p.size = int32(max(len(b), minFrame) + fcsSize)
+	p.size = wireSize(len(b))
+	p.pause = p.pfc.Decode(b) == nil
+	h.n.read(p)
 	h.forged.push(p)
 	h.work()
 	return nil
@@ -312,84 +378,29 @@ func (h *Host) Inject(b []byte) error {
 
 // sendOne makes the next packet and begins to send it.
 func (h *Host) sendOne() bool {
-	n := h.n
+	e := h.e
 	if p := h.forged.pop(); p != nil {
-		h.end.out.send(p)
+		h.emit(p)
 		return true
 	}
-	p := n.newPacket()
+	p := e.newPacket()
 	ok := false
-	if n.bytes {
-		p.buf, ok = h.Port.NextFrame(n.clock, p.buf[:0])
-		p.size = int32(max(len(p.buf), minFrame) + fcsSize)
-	} else if ok = h.Port.NextDecoded(n.clock, &p.f); ok {
-		if n.carry == Decoded {
+	if e.n.bytes {
+		if p.buf, ok = h.Port.NextFrame(e.clock, p.buf[:0]); ok {
+			p.size = wireSize(len(p.buf))
+		}
+	} else if ok = h.Port.NextDecoded(e.clock, &p.f); ok {
+		if e.n.carry == Decoded {
 			p.buf = append(p.buf[:0], p.f.Packet.Payload...)
 			p.f.Packet.Payload = p.buf
 		}
-		p.size = int32(max(decodedSize(&p.f), minFrame) + fcsSize)
+		p.size = wireSize(decodedSize(&p.f))
 	}
 	if !ok {
-		n.release(p)
+		e.release(p)
 		return false
 	}
-	h.end.out.send(p)
+	e.n.read(p)
+	h.emit(p)
 	return true
-}
-
-// pause obeys a PFC frame.
-func (h *Host) pause(f *pfc.Frame) {
-	n := h.n
-	for prio := range 8 {
-		q, ok := f.Time(prio)
-		if !ok {
-			continue
-		}
-		bit := uint8(1) << prio
-		if q == 0 {
-			h.pausedTill[prio] = n.now
-			continue
-		}
-		if h.paused&bit == 0 {
-			h.paused |= bit
-			h.pausedAt[prio] = n.now
-			h.end.out.counters.Pauses++
-		}
-		h.pausedTill[prio] = n.now + int64(pfc.Duration(q, h.end.out.rate))
-		n.schedule(h.pausedTill[prio], evResume, h.id)
-	}
-	h.unpause()
-}
-
-// resume is called when a pause may be over.
-func (h *Host) resume() {
-	if h.unpause() {
-		h.settle()
-	}
-}
-
-// account brings PausedFor up to date.
-func (h *Host) account() {
-	now := h.n.now
-	for prio := range 8 {
-		if h.paused>>prio&1 != 0 {
-			h.end.out.counters.PausedFor[prio] += time.Duration(now - h.pausedAt[prio])
-			h.pausedAt[prio] = now
-		}
-	}
-}
-
-// unpause ends pauses whose time has come, and tells the port.
-func (h *Host) unpause() bool {
-	was := h.paused
-	if was != 0 {
-		h.account()
-	}
-	for prio := range 8 {
-		if h.paused>>prio&1 != 0 && h.pausedTill[prio] <= h.n.now {
-			h.paused &^= 1 << prio
-		}
-	}
-	h.Port.SetPaused(h.paused)
-	return h.paused != was
 }

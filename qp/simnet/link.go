@@ -3,7 +3,6 @@ package simnet
 import (
 	"fmt"
 	"iter"
-	"math/bits"
 	"slices"
 	"time"
 )
@@ -45,12 +44,13 @@ type Faults struct {
 // LinkCounters count what one direction of a link did.
 type LinkCounters struct {
 	Packets, Bytes uint64 // sent, with FCS, without preamble
-	Lost           uint64
+	Lost           uint64 // by chance, or because the link was down
 	Duplicated     uint64
 	Reordered      uint64
 	Corrupted      uint64
-	Dropped        uint64 // at a switch: found no room to wait for this direction
+	Dropped        uint64 // at a switch: found no room to wait for this direction, or was thrown away
 	DroppedBytes   uint64
+	Trimmed        uint64 // at a switch: cut to their headers for want of room
 	Marked         uint64 // at a switch: marked congestion experienced on the way here
 	PauseSent      uint64 // PFC frames that ask for a pause
 	ResumeSent     uint64 // PFC frames that end one
@@ -58,6 +58,8 @@ type LinkCounters struct {
 	PausedFor [8]time.Duration
 	// Pauses counts how often it began to.
 	Pauses uint64
+	// Watchdog counts how often a switch gave up a queue that was paused for too long.
+	Watchdog uint64
 	// MaxQueue is the most bytes that waited for this direction.
 	MaxQueue int
 }
@@ -70,6 +72,14 @@ type end struct {
 	port    int // of the switch
 	out, in *Direction
 	capture *recorder
+	nic     nic // of a host
+}
+
+func (e *end) engine() *engine {
+	if e.host != nil {
+		return e.host.e
+	}
+	return e.sw.e
 }
 
 func (e *end) name() string {
@@ -104,6 +114,7 @@ func (l *Link) Config() LinkConfig { return l.cfg }
 // Direction is one direction of a link.
 type Direction struct {
 	n        *Network
+	e        *engine // of from
 	id       int32
 	from, to *end
 	rate     uint64
@@ -111,10 +122,16 @@ type Direction struct {
 	limit    int
 
 	flight      list  // packets under way, by arrival
-	lastArrival int64 // of flight
-	busyUntil   int64
-	rest        uint64 // of the division that gave busyUntil, in bits per second
-	armed       bool   // evFree is scheduled
+	lastArrival stamp // of flight
+	busyUntil   stamp
+	armed       bool // evFree is scheduled
+	down        bool
+	crossing    bool // it leads to another engine
+	sent        list // crossing: packets that the other engine has not got yet
+	lates       list // packets that were held back, by arrival
+	size        int32
+	onWire      stamp // how long a packet of size takes: to its end,
+	spacing     stamp // and until the next one may begin
 
 	count    uint64
 	faulty   bool
@@ -141,9 +158,9 @@ func (d *Direction) To() Node { return d.to.node() }
 // Counters returns what was counted.
 func (d *Direction) Counters() *LinkCounters {
 	if d.q != nil {
-		d.q.account(d.n.now)
+		d.q.account(d.e.now.ns)
 	} else {
-		d.from.host.account()
+		d.from.nic.account(d)
 	}
 	return &d.counters
 }
@@ -160,10 +177,25 @@ func (d *Direction) Queue() int {
 }
 
 // SetFaults changes what the direction does to packets from now on. The numbers
-// of LossList go on counting.
-func (d *Direction) SetFaults(f Faults) {
+// of LossList go on counting. The error wraps ErrConfig, and then nothing changes: a
+// chance is not of 0 .. 1, or a time is negative or above an hour.
+func (d *Direction) SetFaults(f Faults) error {
+	for _, c := range []struct {
+		name string
+		p    float64
+	}{{"Loss", f.Loss}, {"Duplicate", f.Duplicate}, {"Reorder", f.Reorder}, {"Corrupt", f.Corrupt}} {
+		if !(c.p >= 0 && c.p <= 1) {
+			return fmt.Errorf("%w: %s is %v, want a chance of 0 to 1", ErrConfig, c.name, c.p)
+		}
+	}
+	if f.Jitter < 0 || f.Jitter > time.Hour || f.ReorderBy < 0 || f.ReorderBy > time.Hour {
+		return fmt.Errorf("%w: Jitter is %v, ReorderBy %v, want 0 to an hour", ErrConfig, f.Jitter, f.ReorderBy)
+	}
 	d.loss, d.dup, d.reorder, d.corrupt = newChance(f.Loss), newChance(f.Duplicate), newChance(f.Reorder), newChance(f.Corrupt)
-	d.jitter = max(0, int64(f.Jitter))
+	if d.jitter != int64(f.Jitter) {
+		d.jitter = int64(f.Jitter)
+		d.n.reroute() // headroom
+	}
 	if d.late = int64(f.ReorderBy); d.late <= 0 {
 		d.late = 10_000
 	}
@@ -173,6 +205,7 @@ func (d *Direction) SetFaults(f Faults) {
 	i, _ := slices.BinarySearch(d.losses, d.count)
 	d.losses = d.losses[i:]
 	d.faulty = d.loss|d.dup|d.reorder|d.corrupt != 0 || d.jitter != 0 || len(d.losses) != 0
+	return nil
 }
 
 // Connect links two nodes. The errors wrap ErrConfig: a host has one link, and
@@ -180,6 +213,9 @@ func (d *Direction) SetFaults(f Faults) {
 func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 	if cfg.Rate > 1e13 || cfg.Delay < 0 || cfg.Delay > time.Hour || cfg.QueueLimit < 0 || a == b {
 		return nil, fmt.Errorf("%w: link %+v", ErrConfig, cfg)
+	}
+	if len(n.dirs) >= maxEntity/16 {
+		return nil, fmt.Errorf("%w: %d links", ErrConfig, len(n.links))
 	}
 	for _, nd := range [2]Node{a, b} {
 		if nd == nil {
@@ -199,7 +235,7 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 	}
 	for _, x := range [2][2]*end{{l.a, l.b}, {l.b, l.a}} {
 		d := &Direction{
-			n: n, id: int32(len(n.dirs)), from: x[0], to: x[1], rate: cfg.Rate, delay: int64(cfg.Delay),
+			n: n, e: n.engines[0], id: int32(len(n.dirs)), from: x[0], to: x[1], rate: cfg.Rate, delay: int64(cfg.Delay),
 			limit: cfg.QueueLimit, luck: newRNG(n.cfg.Seed, uint64(len(n.dirs))),
 		}
 		x[0].out, x[1].in = d, d
@@ -209,167 +245,33 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 		n.dirs = append(n.dirs, d)
 	}
 	n.links = append(n.links, l)
-	n.routed = false
+	n.reroute()
 	return l, nil
 }
 
-// free reports whether the direction may begin to send a packet.
-func (d *Direction) free() bool { return d.busyUntil <= d.n.now }
-
-// rearm has done called when the direction is free.
-func (d *Direction) rearm() {
-	if !d.armed && d.busyUntil > d.n.now {
-		d.armed = true
-		d.n.schedule(d.busyUntil, evFree, d.id)
-	}
-}
-
-// done is called when the direction has become free.
-func (d *Direction) done() {
-	d.armed = false
-	if h := d.from.host; h != nil {
-		h.settle()
-		return
-	}
-	d.serve()
-}
-
-// send begins to send p, which belongs to the direction from now on.
-func (d *Direction) send(p *packet) {
-	n := d.n
-	if d.rate != 0 {
-		// The remainder is carried on, so that rounding costs no rate.
-		x := uint64(max(p.size, minFrame+fcsSize)+gapSize) * 8e9
-		if d.busyUntil == n.now {
-			x += d.rest
+// SetUp takes a link down, or up again, in both directions. What is under way arrives;
+// what waits for a link that is down, and what is sent on it, is lost, and switches
+// send by other links from then on. Call it between runs, or in a function of
+// Network.At.
+func (l *Link) SetUp(up bool) {
+	for _, d := range [2]*Direction{l.AB(), l.BA()} {
+		if d.down = !up; d.q != nil && !up {
+			d.q.pauses.mask, d.q.pauses.dead = 0, 0
+			d.q.account(d.e.now.ns)
+			d.q.flush(0xff)
 		}
-		d.busyUntil = n.now + int64(x/d.rate)
-		d.rest = x % d.rate
-	}
-	d.count++
-	d.counters.Packets++
-	d.counters.Bytes += uint64(p.size)
-	at := max(d.busyUntil, n.now) + d.delay
-	if d.from.capture != nil {
-		d.from.capture.record(n.now, p)
-	}
-	fate := Sent
-	if d.faulty {
-		fate = d.fate(p)
-		switch fate {
-		case Lost:
-			n.observe(d, p, Lost)
-			n.release(p)
-			return
-		case Reordered:
-			n.observe(d, p, fate)
-			p.at = at + 1 + int64(d.luck.below(uint64(d.late)))
-			p.ingress = d.id // until it arrives
-			n.schedule(p.at, evLate, p.id)
-			return
-		}
-		if d.jitter != 0 {
-			at += int64(d.luck.below(uint64(d.jitter) + 1))
+		if h := d.from.host; h != nil {
+			d.from.nic.account(d)
+			d.from.nic.paused = 0
+			h.unpause()
+			h.work()
 		}
 	}
-	if n.observer != nil {
-		n.observe(d, p, fate)
-	}
-	at = max(at, d.lastArrival)
-	d.fly(p, at)
-	if fate == Duplicated {
-		d.fly(n.clone(p), at)
-	}
+	l.a.out.n.reroute()
 }
 
-func (d *Direction) fly(p *packet, at int64) {
-	p.at, p.seq = at, d.n.nextSeq()
-	d.lastArrival = at
-	if d.flight.head == nil {
-		d.n.queue.push(event{at: at, seq: p.seq, kind: evArrive, arg: d.id})
-	}
-	d.flight.push(p)
-}
-
-// fate draws what happens to the next packet.
-func (d *Direction) fate(p *packet) Fate {
-	lose := false
-	if len(d.losses) != 0 && d.losses[0] == d.count-1 {
-		d.losses = d.losses[1:]
-		lose = true
-	}
-	switch {
-	case d.luck.hit(d.loss) || lose:
-		d.counters.Lost++
-		return Lost
-	case d.luck.hit(d.corrupt):
-		d.counters.Corrupted++
-		d.damage(p)
-		return Corrupted
-	case d.luck.hit(d.dup):
-		d.counters.Duplicated++
-		return Duplicated
-	case d.luck.hit(d.reorder):
-		d.counters.Reordered++
-		return Reordered
-	}
-	return Sent
-}
-
-// damage changes a bit of p.
-func (d *Direction) damage(p *packet) {
-	if !d.n.bytes || p.pause {
-		p.broken = true
-		return
-	}
-	from := 14
-	if len(p.buf) <= from {
-		from = 0 // no whole Ethernet header
-	}
-	if len(p.buf) == 0 {
-		return
-	}
-	if f := &d.n.scratch; f.Decode(1, p.buf) == nil {
-		from = len(p.buf) - len(f.Trailer) - len(f.Transport)
-	}
-	bit := d.luck.below(uint64(len(p.buf)-from) * 8)
-	at := from + int(bit/8)
-	if from > 14 && at == from+4 {
-		at++ // the one byte of the BTH that the ICRC does not cover
-	}
-	p.buf[at] ^= 1 << (bit % 8)
-}
-
-// arrive takes the first packet out of flight.
-func (d *Direction) arrive() {
-	p := d.flight.pop()
-	if q := d.flight.head; q != nil {
-		d.n.queue.push(event{at: q.at, seq: q.seq, kind: evArrive, arg: d.id})
-	}
-	d.deliver(p)
-}
-
-func (d *Direction) deliver(p *packet) {
-	d.n.hops++
-	if d.to.capture != nil {
-		d.to.capture.record(d.n.now, p)
-	}
-	if h := d.to.host; h != nil {
-		h.receive(p)
-		return
-	}
-	d.to.sw.receive(d.to, p)
-}
-
-// Utilization returns the part of the rate that was used over d, given the
-// bytes sent in that time, preambles and gaps counted for packets.
-func Utilization(packets, bytes, rate uint64, d time.Duration) float64 {
-	if rate == 0 || d <= 0 {
-		return 0
-	}
-	hi, lo := bits.Mul64(bytes+packets*gapSize, 8e9)
-	return (float64(hi)*(1<<64) + float64(lo)) / float64(rate) / float64(d)
-}
+// Up reports whether the link is up.
+func (l *Link) Up() bool { return !l.a.out.down }
 
 // Directions ranges over the directions of all links, in the order in which they were
 // made.

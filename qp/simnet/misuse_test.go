@@ -44,7 +44,7 @@ func TestFailedCallsLeaveNothing(t *testing.T) {
 	_, err = n.Connect(h[0], h[1], link)
 	require.NoError(t, err)
 	for _, nd := range []simnet.Node{h[2], s} {
-		_, err = n.Connect(nd, h[1], link)
+		_, err = n.Connect(nd, nd, link)
 		require.ErrorIs(t, err, simnet.ErrConfig)
 		_, err = n.Connect(nd, nil, link)
 		require.ErrorIs(t, err, simnet.ErrConfig)

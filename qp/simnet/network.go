@@ -3,6 +3,7 @@ package simnet
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
@@ -41,6 +42,13 @@ type Config struct {
 	// KeepDeadlocked goes on after a pause deadlock. Otherwise Run returns
 	// ErrDeadlock.
 	KeepDeadlocked bool
+	// Threads is how many parts of the network run at the same time, each on its
+	// own; 0 and 1 mean that all runs on the caller's. The network is cut between
+	// switches, at links that have a delay. The same events happen, and the same
+	// trace comes out, for any number. Functions that hosts call (OnCompletion,
+	// Handle, At) then run at the same time as those of other hosts: they use
+	// Host.Now and Host.At, and touch nothing of another host.
+	Threads int
 }
 
 // Node is a *Host or a *Switch.
@@ -55,17 +63,15 @@ type Network struct {
 	cfg   Config
 	carry Carry
 	bytes bool
+	zero  int64 // Unix time of the start, nanoseconds
 
-	now     int64
-	seq     uint64
-	clock   time.Time // now
-	zero    int64     // Unix time of the start, nanoseconds
-	queue   eventQueue
-	timers  timerQueue
-	stopped bool
+	engines  []*engine
+	parallel bool // engines run at the same time
+	calls    callQueue
+	callSeq  uint64
+	check    atomic.Bool // something of stopped, deadlock, routed has changed
+	stopped  atomic.Bool
 
-	dirty    []*Host // ports that were called
-	settled  []*Host // the list before
 	hosts    []*Host
 	switches []*Switch
 	links    []*Link
@@ -73,20 +79,12 @@ type Network struct {
 	swPorts  []*swPort
 	names    map[string]bool
 
-	packets []*packet // all there are
-	free    *packet
-
-	calls     []func()
-	freeCalls []int32
-
 	routed   bool
 	observer func(*PacketEvent)
 	event    PacketEvent
-	scratch  frame.Frame
+	scratch  frame.Frame // of the observer
 	deadlock *Deadlock
-	waits    []*Direction // of findDeadlock
-	events   uint64
-	hops     uint64
+	deadlocks
 }
 
 // New returns an empty network.
@@ -95,28 +93,26 @@ func New(cfg Config) *Network {
 		cfg.Start = time.Unix(1_893_456_000, 0)
 	}
 	cfg.Start = cfg.Start.Round(0).UTC()
-	return &Network{
-		cfg: cfg, clock: cfg.Start, zero: cfg.Start.UnixNano(), carry: cfg.Carry, bytes: cfg.Carry == Bytes,
+	n := &Network{
+		cfg: cfg, zero: cfg.Start.UnixNano(), carry: cfg.Carry, bytes: cfg.Carry == Bytes,
 		names: make(map[string]bool),
 	}
+	n.engines = []*engine{{n: n, clock: cfg.Start}}
+	return n
 }
 
-// Now returns the time.
-func (n *Network) Now() time.Time { return n.clock }
+// Now returns the time. With Config.Threads above 1 functions of completions and of
+// Host.At must use Host.Now.
+func (n *Network) Now() time.Time { return n.engines[0].clock }
 
-func (n *Network) setNow(at int64) {
-	if at != n.now {
-		n.now = at
-		n.clock = time.Unix(0, n.zero+at).UTC()
-	}
-}
+// Elapsed returns the time since the start.
+func (n *Network) Elapsed() time.Duration { return time.Duration(n.engines[0].now.ns) }
+
+func (n *Network) timeAt(ns int64) time.Time { return time.Unix(0, n.zero+ns).UTC() }
 
 // since turns a time into nanoseconds since the start. No time here has a monotonic
 // reading, and Sub takes five times as long.
 func (n *Network) since(t time.Time) int64 { return t.UnixNano() - n.zero }
-
-// Elapsed returns the time since the start.
-func (n *Network) Elapsed() time.Duration { return time.Duration(n.now) }
 
 // Hosts returns the hosts in the order in which they were added.
 func (n *Network) Hosts() []*Host { return n.hosts }
@@ -127,41 +123,44 @@ func (n *Network) Switches() []*Switch { return n.switches }
 // Links returns the links in the order in which they were added.
 func (n *Network) Links() []*Link { return n.links }
 
-// Events returns how many events there were, and Hops how many packets crossed a
-// link, so far.
-func (n *Network) Events() uint64 { return n.events }
+// Events returns how many events there were so far.
+func (n *Network) Events() (sum uint64) {
+	for _, e := range n.engines {
+		sum += e.events
+	}
+	return sum
+}
 
 // Hops returns how many packets arrived at the other end of a link so far.
-func (n *Network) Hops() uint64 { return n.hops }
-
-func (n *Network) nextSeq() uint64 {
-	n.seq++
-	return n.seq
-}
-
-func (n *Network) schedule(at int64, k eventKind, arg int32) {
-	n.queue.push(event{at: at, seq: n.nextSeq(), kind: k, arg: arg})
-}
-
-// At calls fn at t, or now if t has passed. It may post to the queue pairs of any
-// host, and change the network.
-func (n *Network) At(t time.Time, fn func()) {
-	i := int32(len(n.calls))
-	if l := len(n.freeCalls); l != 0 {
-		i = n.freeCalls[l-1]
-		n.freeCalls = n.freeCalls[:l-1]
-		n.calls[i] = fn
-	} else {
-		n.calls = append(n.calls, fn)
+func (n *Network) Hops() (sum uint64) {
+	for _, e := range n.engines {
+		sum += e.hops
 	}
-	n.schedule(max(n.now, n.since(t)), evCall, i)
+	return sum
+}
+
+// At calls fn at t, or now if t has passed: before all else that happens at that time.
+// It may post to the queue pairs of any host, and change the network.
+//
+// With Config.Threads above 1 functions of completions and of Host.At must use Host.At
+// instead; At panics there.
+func (n *Network) At(t time.Time, fn func()) {
+	if n.parallel {
+		panic("simnet: Network.At from a function of a host while several threads run: use Host.At")
+	}
+	n.callSeq++
+	n.calls.push(call{at: max(n.engines[0].now.ns, n.since(t)), host: -1, seq: n.callSeq, fn: fn})
 }
 
 // After calls fn after d: see At.
 func (n *Network) After(d time.Duration, fn func()) { n.At(n.Now().Add(d), fn) }
 
-// Stop makes Run return, after the event under way.
-func (n *Network) Stop() { n.stopped = true }
+// Stop makes Run return, after the event under way, or with several threads soon
+// after it.
+func (n *Network) Stop() {
+	n.stopped.Store(true)
+	n.check.Store(true)
+}
 
 // Deadlock returns the pause deadlock that was found, or nil.
 func (n *Network) Deadlock() *Deadlock { return n.deadlock }
@@ -170,7 +169,8 @@ func (n *Network) Deadlock() *Deadlock { return n.deadlock }
 // of nanoseconds since 1970 ends soon after. Time does not go back.
 func (n *Network) horizon(d time.Duration) int64 {
 	const latest = 1<<63 - 1 - 2*365*24*int64(time.Hour)
-	return n.now + min(max(0, int64(d)), max(0, latest-n.zero-n.now))
+	now := n.engines[0].now.ns
+	return now + min(max(0, int64(d)), max(0, latest-n.zero-now))
 }
 
 // Run lets d pass. It returns ErrStopped or ErrDeadlock when it was cut short,
@@ -187,72 +187,100 @@ func (n *Network) Run(d time.Duration) error {
 // RunUntilIdle runs until nothing is left to do, for limit at most, and reports
 // whether nothing is left.
 func (n *Network) RunUntilIdle(limit time.Duration) (idle bool, err error) {
-	err = n.run(n.horizon(limit))
-	return err == nil && len(n.queue.h) == 0 && n.timers.idle(), err
+	if err = n.run(n.horizon(limit)); err != nil || len(n.calls.h) != 0 {
+		return false, err
+	}
+	for _, e := range n.engines {
+		if !e.idle() {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// setNow sets the time of all engines.
+func (n *Network) setNow(ns int64) {
+	for _, e := range n.engines {
+		e.setNow(stamp{ns: ns})
+	}
+}
+
+// prepare takes note of what changed between events.
+func (n *Network) prepare() error {
+	if !n.routed {
+		if err := n.route(); err != nil {
+			return err
+		}
+		n.partition()
+	}
+	for _, e := range n.engines {
+		e.settleDirty()
+	}
+	return nil
 }
 
 func (n *Network) run(end int64) error {
-	if err := n.route(); err != nil {
+	n.stopped.Store(false)
+	n.found = n.deadlock
+	if err := n.prepare(); err != nil {
 		return err
 	}
-	n.stopped = false
-	n.settleDirty()
-	dead := n.deadlock
 	for {
-		if q := n.timers.h; len(q) != 0 && (len(n.queue.h) == 0 || q[0].at < n.queue.h[0].at ||
-			q[0].at == n.queue.h[0].at && q[0].seq < n.queue.h[0].seq) {
-			if q[0].at > end {
-				return nil
+		at := n.calls.due()
+		last := min(end, at-1)
+		if len(n.engines) == 1 {
+			if n.engines[0].step(last) {
+				if n.check.Load() {
+					if err := n.changed(); err != nil {
+						return err
+					}
+				}
+				continue
 			}
-			n.events++
-			q[0].host.timer()
-		} else {
-			if len(n.queue.h) == 0 || n.queue.h[0].at > end {
-				return nil
-			}
-			e := n.queue.pop()
-			n.events++
-			n.setNow(e.at)
-			n.handle(&e)
+		} else if err := n.runThreads(last); err != nil {
+			return err
 		}
-		if len(n.dirty) != 0 {
-			n.settleDirty()
+		if at = n.calls.due(); at > end {
+			return nil
+		} else if at != last+1 {
+			continue // it was added meanwhile
 		}
-		if !n.routed { // a function of the caller added something
-			if err := n.route(); err != nil {
+		n.setNow(at)
+		n.engines[0].events++
+		c := n.calls.pop()
+		c.fn()
+		for _, e := range n.engines {
+			e.settleDirty()
+		}
+		if n.check.Load() {
+			if err := n.changed(); err != nil {
 				return err
 			}
-		}
-		if n.stopped {
-			return ErrStopped
-		}
-		if n.deadlock != dead && !n.cfg.KeepDeadlocked {
-			return ErrDeadlock
 		}
 	}
 }
 
-func (n *Network) handle(e *event) {
-	switch e.kind {
-	case evArrive:
-		n.dirs[e.arg].arrive()
-	case evLate:
-		p := n.packets[e.arg]
-		n.dirs[p.ingress].deliver(p)
-	case evFree:
-		n.dirs[e.arg].done()
-	case evCall:
-		fn := n.calls[e.arg]
-		n.calls[e.arg] = nil
-		n.freeCalls = append(n.freeCalls, e.arg)
-		fn()
-	case evResume:
-		n.hosts[e.arg].resume()
-	case evPause:
-		n.repeatPause(e.arg)
-	case evOpen:
-		n.dirs[e.arg].open()
+// changed deals with what sets check.
+func (n *Network) changed() error {
+	n.check.Store(false)
+	if !n.routed { // a function of the caller added something
+		if err := n.prepare(); err != nil {
+			return err
+		}
 	}
+	if n.stopped.Load() {
+		return ErrStopped
+	}
+	if n.deadlock != n.found && !n.cfg.KeepDeadlocked {
+		return ErrDeadlock
+	}
+	return nil
+}
+
+// reroute has routes and partitions made anew before the next event.
+func (n *Network) reroute() {
+	n.routed = false
+	n.check.Store(true)
 }
 
 func (n *Network) name(kind string, name string, i int) (string, error) {

@@ -5,33 +5,43 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp/pfc"
+	"github.com/roce-go/roce/qp/congestion"
 )
 
-// Bytes that go with a frame on an Ethernet wire: FCS, and preamble with the gap
+// Bytes that go with a frame on an Ethernet wire: FCS, preamble, and the least gap
 // between frames.
 const (
-	fcsSize  = 4
-	gapSize  = 20
-	minFrame = 60
+	fcsSize      = 4
+	preambleSize = 8
+	gapSize      = 12
+	minFrame     = 60
 )
 
-// packet is a frame on its way. Packets are used again.
+// noECN is the ECN field of a frame that has none.
+const noECN = 0xff
+
+// packet is a frame on its way. Packets are used again. What switches look at comes
+// first, so that it is one line of the processor's cache.
 type packet struct {
-	f    frame.Frame // unless the network carries bytes
-	buf  []byte      // bytes: the frame, without FCS; decoded: the payload
-	next *packet     // in flight, in a queue, or free
-
-	at  int64 // arrival
-	seq uint64
-	id  int32 // place in Network.packets
-
-	size    int32 // bytes on the wire with FCS, without preamble and gap
-	ingress int32 // in a switch: the port it came by
+	next    *packet // in flight, in a queue, or free
+	at      stamp   // arrival
+	size    int32   // bytes on the wire with FCS, without preamble and gap
+	dst     int32   // number of the host that it is for, -1 for all
+	ingress int32   // in a switch: the port it came by
 	prio    uint8
-	pause   bool // a PFC frame, in pfc
-	control bool // ARP and the like: bytes that are not RoCE
-	broken  bool // decoded networks: the receiver's ICRC check would fail
-	pfc     pfc.Frame
+	ecn     uint8
+	pause   bool   // a PFC frame, in pfc
+	broken  bool   // decoded networks: the receiver's ICRC check would fail
+	trimmed bool   // a switch cut it to its headers
+	hashed  bool   // hash is known
+	collect bool   // switches add to tel
+	late    bool   // it flies by itself
+	hash    uint64 // of the five-tuple
+
+	tel congestion.INT
+	pfc pfc.Frame
+	buf []byte      // bytes: the frame, without FCS; decoded: the payload
+	f   frame.Frame // unless the network carries bytes
 }
 
 // list is a queue of packets.
@@ -60,32 +70,36 @@ func (l *list) pop() *packet {
 	return p
 }
 
-func (n *Network) newPacket() *packet {
-	p := n.free
+// newPacket returns a packet to be filled.
+func (e *engine) newPacket() *packet {
+	p := e.free
 	if p == nil {
-		p = &packet{id: int32(len(n.packets))}
-		n.packets = append(n.packets, p)
-		return p
+		some := make([]packet, 32)
+		for i := range some[1:] {
+			some[i+1].next = e.free
+			e.free = &some[i+1]
+		}
+		return &some[0]
 	}
-	n.free = p.next
+	e.free = p.next
 	p.next = nil
 	return p
 }
 
-func (n *Network) release(p *packet) {
-	p.pause, p.control, p.broken = false, false, false
-	p.next = n.free
-	n.free = p
+func (e *engine) release(p *packet) {
+	p.pause, p.broken, p.trimmed, p.hashed, p.collect = false, false, false, false, false
+	p.next = e.free
+	e.free = p
 }
 
 // clone returns a copy of p.
-func (n *Network) clone(p *packet) *packet {
-	c := n.newPacket()
-	id, buf := c.id, c.buf
+func (e *engine) clone(p *packet) *packet {
+	c := e.newPacket()
+	buf := c.buf
 	*c = *p
-	c.id, c.next = id, nil
+	c.next = nil
 	c.buf = append(buf[:0], p.buf...)
-	if n.carry == Decoded {
+	if e.n.carry == Decoded {
 		c.f.Packet.Payload = c.buf
 	}
 	return c
@@ -103,109 +117,156 @@ func decodedSize(f *frame.Frame) int {
 	return n + 40
 }
 
-// header is what a switch reads and writes of a frame.
-type header struct {
-	dst      frame.MAC
-	prio     uint8
-	ecn      uint8
-	hasECN   bool
-	tcAt     int // bytes: where the IP header begins, 0 for none
-	v6       bool
-	src, to  [16]byte
-	sport    uint16
-	dport    uint16
-	protocol uint8
-}
+// wireSize returns what a frame of n bytes without FCS takes with it.
+func wireSize(n int) int32 { return int32(max(n, minFrame) + fcsSize) }
 
-// read fills h from p.
-func (h *header) read(p *packet, bytes bool) {
-	if !bytes {
-		f := &p.f
-		h.dst, h.ecn, h.hasECN, h.prio = f.DstMAC, f.TrafficClass&3, true, f.TrafficClass>>5
-		if f.VLANs != 0 {
-			h.prio = uint8(f.VLAN[0].TCI >> 13)
-		}
+// read fills what switches look at from the frame: destination, priority, ECN.
+func (n *Network) read(p *packet) {
+	p.hashed = false
+	if n.bytes {
+		n.readBytes(p)
 		return
 	}
+	f := &p.f
+	p.dst, p.prio, p.ecn = n.hostOf(f.DstMAC), f.TrafficClass>>5, f.TrafficClass&3
+	if f.VLANs != 0 {
+		p.prio = uint8(f.VLAN[0].TCI >> 13)
+	}
+}
+
+func (n *Network) readBytes(p *packet) {
 	b := p.buf
-	h.dst, h.hasECN, h.tcAt, h.prio = frame.MAC{}, false, 0, 0
+	p.dst, p.prio, p.ecn = -1, 0, noECN
 	if len(b) < 14 {
 		return
 	}
-	h.dst = frame.MAC(b)
-	at, tagged := 12, false
+	p.dst = n.hostOf(frame.MAC(b))
+	at, v6, tci := ipOf(b)
+	if at != 0 {
+		tc := b[at+1]
+		if v6 {
+			tc = b[at]<<4 | b[at+1]>>4
+		}
+		p.ecn, p.prio = tc&3, tc>>5
+	}
+	if tci >= 0 {
+		p.prio = uint8(tci >> 13)
+	}
+}
+
+// ipOf returns where the IP header of an Ethernet frame begins, 0 for none, whether
+// it has the form of IPv6, as a GRH has, and the control information of the first VLAN
+// tag, -1 for none.
+func ipOf(b []byte) (at int, v6 bool, tci int) {
+	at, tci = 12, -1
 	for range 2 {
 		if t := binary.BigEndian.Uint16(b[at:]); t != frame.EtherTypeVLAN && t != frame.EtherTypeQinQ || len(b) < at+6 {
 			break
 		}
-		if !tagged {
-			tagged, h.prio = true, b[at+2]>>5
+		if tci < 0 {
+			tci = int(binary.BigEndian.Uint16(b[at+2:]))
 		}
 		at += 4
 	}
 	typ := binary.BigEndian.Uint16(b[at:])
 	at += 2
-	var tc uint8
 	switch {
 	case typ == frame.EtherTypeIPv4 && len(b) >= at+28:
-		tc, h.v6 = b[at+1], false
+		return at, false, tci
 	case (typ == frame.EtherTypeIPv6 || typ == frame.EtherTypeRoCE) && len(b) >= at+48:
-		tc, h.v6 = b[at]<<4|b[at+1]>>4, true
-	default:
-		return
+		return at, true, tci
 	}
-	h.tcAt, h.ecn, h.hasECN = at, tc&3, true
-	if !tagged {
-		h.prio = tc >> 5
-	}
+	return 0, false, tci
 }
 
-// tuple fills the five-tuple, after read.
-func (h *header) tuple(p *packet, bytes bool) {
-	if !bytes {
+// tuple is what is hashed of a packet.
+type tuple struct {
+	src, dst     [16]byte
+	sport, dport uint16
+	protocol     uint8
+}
+
+func (n *Network) tuple(p *packet) (t tuple) {
+	if !n.bytes {
 		f := &p.f
-		h.src, h.to = f.Src.As16(), f.Dst.As16()
-		h.sport, h.dport, h.protocol = f.SrcPort, f.DstPort, 17
-		return
+		return tuple{f.Src.As16(), f.Dst.As16(), f.SrcPort, f.DstPort, 17}
 	}
-	h.src, h.to, h.sport, h.dport, h.protocol = [16]byte{}, [16]byte{}, 0, 0, 0
-	if h.tcAt == 0 {
-		return
+	if len(p.buf) < 14 {
+		return t
 	}
-	b := p.buf[h.tcAt:]
-	if h.v6 {
-		h.src, h.to, h.protocol = [16]byte(b[8:24]), [16]byte(b[24:40]), b[6]
+	at, v6, _ := ipOf(p.buf)
+	if at == 0 {
+		return t
+	}
+	b := p.buf[at:]
+	if v6 {
+		t.src, t.dst, t.protocol = [16]byte(b[8:24]), [16]byte(b[24:40]), b[6]
 		b = b[40:]
 	} else {
-		h.src, h.to, h.protocol = [16]byte{10: 0xff, 11: 0xff}, [16]byte{10: 0xff, 11: 0xff}, b[9]
-		copy(h.src[12:], b[12:16])
-		copy(h.to[12:], b[16:20])
-		if l := int(b[0]&15) * 4; l >= 20 && len(b) >= l+4 {
-			b = b[l:]
-		} else {
-			return
+		t.src, t.dst, t.protocol = [16]byte{10: 0xff, 11: 0xff}, [16]byte{10: 0xff, 11: 0xff}, b[9]
+		copy(t.src[12:], b[12:16])
+		copy(t.dst[12:], b[16:20])
+		l := int(b[0]&15) * 4
+		if l < 20 || len(b) < l+4 {
+			return t
 		}
+		b = b[l:]
 	}
-	if h.protocol == 17 {
-		h.sport, h.dport = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
+	if t.protocol == 17 {
+		t.sport, t.dport = binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:])
 	}
+	return t
 }
 
-// mark sets congestion experienced, after read. The ICRC does not cover it; the
-// IPv4 header checksum does.
-func (h *header) mark(p *packet, bytes bool) {
-	if !bytes {
+// hash mixes the addresses as IPv6, the ports and the protocol, in words of 64 bits.
+func (t *tuple) hash() uint64 {
+	x := uint64(0)
+	for _, a := range [2]*[16]byte{&t.src, &t.dst} {
+		x = finalize(x ^ binary.BigEndian.Uint64(a[:8]))
+		x = finalize(x ^ binary.BigEndian.Uint64(a[8:]))
+	}
+	return finalize(x ^ uint64(t.sport)<<32 ^ uint64(t.dport)<<16 ^ uint64(t.protocol))
+}
+
+// finalize is the mix of splitmix64 (Steele, Lea, Flood, 2014): each bit of the result
+// depends on every bit of x.
+func finalize(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// flowHash returns the hash of the packet's five-tuple.
+func (n *Network) flowHash(p *packet) uint64 {
+	if !p.hashed {
+		t := n.tuple(p)
+		p.hash, p.hashed = t.hash(), true
+	}
+	return p.hash
+}
+
+// mark sets congestion experienced. The ICRC does not cover it; the IPv4 header
+// checksum does.
+func (n *Network) mark(p *packet) {
+	p.ecn = 3
+	if !n.bytes {
 		p.f.TrafficClass |= 3
 		return
 	}
-	b := p.buf[h.tcAt:]
-	if h.v6 {
-		b[1] |= 0x30
+	at, v6, _ := ipOf(p.buf)
+	if v6 {
+		p.buf[at+1] |= 0x30
 		return
 	}
-	// RFC 1624: the new sum is ~(~old + ~m + m').
+	setTrafficClass(p.buf[at:], p.buf[at+1]|3)
+}
+
+// setTrafficClass changes the second byte of an IPv4 header, and the checksum with it
+// (RFC 1624: the new sum is ~(~old + ~m + m')).
+func setTrafficClass(b []byte, tc uint8) {
 	was := binary.BigEndian.Uint16(b)
-	b[1] |= 3
+	b[1] = tc
 	now := binary.BigEndian.Uint16(b)
 	sum := uint32(^binary.BigEndian.Uint16(b[10:])) + uint32(^was) + uint32(now)
 	sum = sum&0xffff + sum>>16

@@ -1,6 +1,7 @@
 package simnet
 
 import (
+	"fmt"
 	"io"
 	"time"
 
@@ -16,19 +17,25 @@ type recorder struct {
 	err error
 }
 
-// Capture writes a pcap file of what the host sends and receives to w, as a
-// sniffer between card and cable would: with times in nanoseconds, without FCS,
+// Capture writes a pcap file of what the host sends and receives by its first link to
+// w, as a sniffer between card and cable would: with times in nanoseconds, without FCS,
 // and padded to Ethernet's 60 bytes. What a decoded network carries is encoded for
 // it. Writes are small: see bufio. The error of a write ends the capture and is
-// returned by CaptureErr.
-func (h *Host) Capture(w io.Writer) { h.end.capture = newRecorder(h.n, w) }
+// returned by CaptureErr. A host without a link is ErrConfig.
+func (h *Host) Capture(w io.Writer) error {
+	if !h.linked() {
+		return fmt.Errorf("%w: host %s has no link to capture from", ErrConfig, h.name)
+	}
+	h.ends[0].capture = newRecorder(h.n, w)
+	return nil
+}
 
 // CaptureErr returns the first error of writing the capture.
 func (h *Host) CaptureErr() error {
-	if h.end == nil || h.end.capture == nil {
+	if !h.linked() || h.ends[0].capture == nil {
 		return nil
 	}
-	return h.end.capture.err
+	return h.ends[0].capture.err
 }
 
 // Capture does at the sending end of a direction what a host's Capture does: it

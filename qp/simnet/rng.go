@@ -12,11 +12,9 @@ func newRNG(seed uint64, stream uint64) rng {
 }
 
 func (r *rng) next() uint64 {
+	z := finalize(uint64(*r))
 	*r += 0x9e3779b97f4a7c15
-	z := uint64(*r)
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+	return z
 }
 
 // below returns a number of 0 .. n-1; n must not be 0. Its bias is below n/2^64.

@@ -1,10 +1,14 @@
 package simnet
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strconv"
+)
 
 // SetRoute sends packets for host h, at this switch, by the given outputs of it
-// instead of the shortest ways: by several, each flow by one of them. None undoes
-// that.
+// instead of the shortest ways: by several, each flow by one of them. Outputs whose link
+// is down do not count. None undoes that.
 func (s *Switch) SetRoute(h *Host, outputs ...*Direction) error {
 	for _, d := range outputs {
 		if d.from.sw != s {
@@ -16,7 +20,7 @@ func (s *Switch) SetRoute(h *Host, outputs ...*Direction) error {
 	} else {
 		s.fixed[h.id] = outputs
 	}
-	s.n.routed = false
+	s.n.reroute()
 	return nil
 }
 
@@ -32,36 +36,30 @@ func (n *Network) route() error {
 		}
 		s.routes = make([][]*Direction, len(n.hosts))
 	}
-	for _, edge := range n.switches {
-		var hosts []*Host
-		for _, p := range edge.ports {
-			if h := p.end.in.from.host; h != nil {
-				hosts = append(hosts, h)
-				edge.routes[h.id] = []*Direction{p.end.out}
+	// Hosts behind the same switches are reached by the same ways.
+	behind := make(map[string][]*Host)
+	var keys []string
+	for _, h := range n.hosts {
+		k := ""
+		for _, e := range h.ends {
+			if s := e.out.to.sw; s != nil && !e.out.down {
+				k += strconv.Itoa(int(s.id)) + ","
 			}
 		}
-		if len(hosts) == 0 {
-			continue
+		if behind[k] == nil {
+			keys = append(keys, k)
 		}
-		dist := n.distances(edge)
-		for _, s := range n.switches {
-			if s == edge || dist[s.id] < 0 {
-				continue
-			}
-			var ways []*Direction
-			for _, p := range s.ports {
-				if t := p.end.in.from.sw; t != nil && dist[t.id] == dist[s.id]-1 {
-					ways = append(ways, p.end.out)
-				}
-			}
-			for _, h := range hosts {
-				s.routes[h.id] = ways
-			}
-		}
+		behind[k] = append(behind[k], h)
+	}
+	for _, k := range keys {
+		n.routesTo(behind[k])
 	}
 	for _, s := range n.switches {
 		for h, ways := range s.fixed {
-			s.routes[h] = ways
+			ways = slices.DeleteFunc(slices.Clone(ways), func(d *Direction) bool { return d.down })
+			if len(ways) != 0 {
+				s.routes[h] = ways
+			}
 		}
 	}
 	n.spanningTree()
@@ -69,23 +67,49 @@ func (n *Network) route() error {
 	return nil
 }
 
-// distances returns the number of links from each switch to one, -1 for none.
-func (n *Network) distances(to *Switch) []int {
-	dist := make([]int, len(n.switches))
+// routesTo finds the ways to hosts that are behind the same switches.
+func (n *Network) routesTo(hosts []*Host) {
+	dist := make([]int, len(n.switches)) // links to one of those, -1 for none
 	for i := range dist {
 		dist[i] = -1
 	}
-	dist[to.id] = 0
-	for todo := []*Switch{to}; len(todo) != 0; todo = todo[1:] {
+	var todo []*Switch
+	for _, h := range hosts {
+		for _, e := range h.ends {
+			s := e.out.to.sw
+			if s == nil || e.out.down {
+				continue
+			}
+			s.routes[h.id] = append(s.routes[h.id], e.in)
+			if dist[s.id] < 0 {
+				dist[s.id] = 0
+				todo = append(todo, s)
+			}
+		}
+	}
+	for ; len(todo) != 0; todo = todo[1:] {
 		s := todo[0]
 		for _, p := range s.ports {
-			if t := p.end.in.from.sw; t != nil && dist[t.id] < 0 {
+			if t := p.end.in.from.sw; t != nil && !p.end.out.down && dist[t.id] < 0 {
 				dist[t.id] = dist[s.id] + 1
 				todo = append(todo, t)
 			}
 		}
 	}
-	return dist
+	for _, s := range n.switches {
+		if dist[s.id] <= 0 {
+			continue
+		}
+		var ways []*Direction
+		for _, p := range s.ports {
+			if t := p.end.in.from.sw; t != nil && !p.end.out.down && dist[t.id] == dist[s.id]-1 {
+				ways = append(ways, p.end.out)
+			}
+		}
+		for _, h := range hosts {
+			s.routes[h.id] = ways
+		}
+	}
 }
 
 // spanningTree says by which outputs a switch sends what goes to all.
@@ -99,7 +123,7 @@ func (n *Network) spanningTree() {
 		seen[root.id] = true
 		for todo := []*Switch{root}; len(todo) != 0; todo = todo[1:] {
 			for _, p := range todo[0].ports {
-				if t := p.end.in.from.sw; t != nil && !seen[t.id] {
+				if t := p.end.in.from.sw; t != nil && !p.end.out.down && !seen[t.id] {
 					seen[t.id] = true
 					tree[p.end.link] = true
 					todo = append(todo, t)
@@ -110,7 +134,8 @@ func (n *Network) spanningTree() {
 	for _, s := range n.switches {
 		s.flood = s.flood[:0]
 		for _, p := range s.ports {
-			if p.end.in.from.host != nil || tree[p.end.link] {
+			// A host with several links gets one of each packet.
+			if h := p.end.in.from.host; h != nil && h.ends[0] == p.end.in.from || tree[p.end.link] {
 				s.flood = append(s.flood, p.end.out)
 			}
 		}

@@ -2,16 +2,15 @@ package simnet
 
 import (
 	"fmt"
-	"math/bits"
+	"math"
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp"
-	"github.com/roce-go/roce/cnp/pfc"
 )
 
 // maxWire is the most bytes that a frame takes on the wire, with preamble and gap.
-const maxWire = 4096 + frame.MaxHeaderSize + fcsSize + gapSize
+const maxWire = 4096 + frame.MaxHeaderSize + fcsSize + preambleSize + gapSize
 
 // SwitchConfig says what a switch is. Lengths are in bytes. The zero value is a
 // switch with 12 MB of buffer that drops what does not fit.
@@ -36,9 +35,30 @@ type SwitchConfig struct {
 	// little of it drops packets.
 	Headroom int
 
+	// Dynamic, where not nil, has ports share the buffer instead; XOFF and XON are
+	// then not used. Policy, where not nil, makes a policy of the caller's.
+	Dynamic *Dynamic
+	Policy  func(c *SwitchConfig) BufferPolicy
+
 	// ECN says how queues mark; nil marks nothing. Each priority of each output
-	// is a queue.
-	ECN *cnp.CongestionParams
+	// is a queue. ECNRate, where not 0, is the link rate in bits per second that the
+	// thresholds are for; those of other links are scaled by their rate.
+	ECN     *cnp.CongestionParams
+	ECNRate uint64
+
+	// Router, where not nil, makes what chooses among ways of equal length; nil is
+	// ECMP.
+	Router func() Router
+
+	// Trim has packets that find no room in a priority that is not lossless cut to
+	// their headers and sent on, marked with TrimDSCP, in the priority of that DSCP.
+	// Their payload and ICRC are gone. It works in decoded and shared networks.
+	Trim     bool
+	TrimDSCP uint8
+
+	// Watchdog, where not 0, is how long a queue may be held up by a pause; then what
+	// waits in it and what comes for it is dropped, until the pause ends.
+	Watchdog time.Duration
 
 	// Weights are the shares of the output for each priority, served by deficit
 	// round robin. A priority of weight 0 is served strictly before all with a
@@ -49,26 +69,26 @@ type SwitchConfig struct {
 // Switch stores packets and forwards them: output-queued, with one buffer. A
 // packet leaves the buffer as it begins to be sent.
 type Switch struct {
-	n    *Network
-	id   int32
-	name string
-	cfg  SwitchConfig
-	luck rng
-	cp   cnp.CongestionPoint
+	n      *Network
+	e      *engine
+	id     int32
+	name   string
+	cfg    SwitchConfig
+	luck   rng
+	buffer BufferPolicy
+	router Router
 
-	ports     []*swPort
-	routes    [][]*Direction // by number of the destination host
-	fixed     map[int32][]*Direction
-	flood     []*Direction
-	strict    uint8 // priorities
-	lossy     int   // room for those that are not lossless
-	lossyUsed int
-	used      int
-	maxUsed   int
-	noRoute   uint64
-	h         header
-	salt      uint64
-	held      [8][]int // lossless priorities: see heldBy
+	ports   []*swPort
+	routes  [][]*Direction // by number of the destination host
+	fixed   map[int32][]*Direction
+	flood   []*Direction
+	strict  uint8 // priorities
+	used    int
+	maxUsed int
+	noRoute uint64
+	salt    uint64
+	held    [8][]int // lossless priorities: see heldBy
+	route   RouteInfo
 }
 
 // swPort is a port as an input.
@@ -79,12 +99,8 @@ type swPort struct {
 	in  [8]ingress
 }
 
-// ingress is what waits in a switch that came by one port and priority.
+// ingress is what a switch asked of the peer of a port, for one priority.
 type ingress struct {
-	bytes    int
-	room     int // XOFF and headroom
-	xoffAt   int
-	xonAt    int
 	xoff     bool
 	repeatAt int64
 }
@@ -99,11 +115,10 @@ type egress struct {
 	qbytes   [8]int
 	bytes    int
 	nonEmpty uint8
-	paused   uint8
-	till     [8]int64
-	since    [8]int64 // when PausedFor was last brought up to date
+	pauses   pauses
 	deficit  [8]int
 	turn     int
+	cp       cnp.CongestionPoint
 
 	area   float64 // byte nanoseconds that waited
 	areaAt int64
@@ -116,7 +131,8 @@ func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 	if cfg.Buffer == 0 {
 		cfg.Buffer = 12_000_000
 	}
-	if cfg.Buffer < 0 || cfg.XOFF < 0 || cfg.XON < 0 || cfg.Headroom < 0 || cfg.XON > cfg.XOFF {
+	if cfg.Buffer < 0 || cfg.XOFF < 0 || cfg.XON < 0 || cfg.Headroom < 0 || cfg.XON > cfg.XOFF ||
+		cfg.Watchdog < 0 || cfg.Trim && n.bytes || cfg.TrimDSCP > 63 {
 		return nil, fmt.Errorf("%w: switch %+v", ErrConfig, cfg)
 	}
 	i := len(n.switches)
@@ -124,13 +140,31 @@ func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Switch{n: n, id: int32(i), name: name, cfg: cfg, luck: newRNG(n.cfg.Seed, 1<<32+uint64(i)), fixed: make(map[int32][]*Direction)}
+	cfg.Name = name
+	s := &Switch{n: n, e: n.engines[0], id: int32(i), name: name, cfg: cfg, luck: newRNG(n.cfg.Seed, 1<<32+uint64(i)), fixed: make(map[int32][]*Direction)}
 	s.salt = uint64(newRNG(n.cfg.Seed, 1<<33+uint64(i)))
 	if cfg.ECN != nil {
-		if s.cp, err = cnp.NewCongestionPoint(*cfg.ECN); err != nil {
+		if err = cfg.ECN.Validate(); err != nil {
 			delete(n.names, name)
 			return nil, err
 		}
+	}
+	if cfg.Dynamic != nil {
+		if err = cfg.Dynamic.validate(); err != nil {
+			delete(n.names, name)
+			return nil, err
+		}
+	}
+	switch {
+	case cfg.Policy != nil:
+		s.buffer = cfg.Policy(&s.cfg)
+	case cfg.Dynamic != nil:
+		s.buffer = newDynamic(&s.cfg)
+	default:
+		s.buffer = &staticBuffer{cfg: &s.cfg}
+	}
+	if cfg.Router != nil {
+		s.router = cfg.Router()
 	}
 	for p, w := range cfg.Weights {
 		switch {
@@ -142,7 +176,7 @@ func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 		}
 	}
 	n.switches = append(n.switches, s)
-	n.routed = false
+	n.reroute()
 	return s, nil
 }
 
@@ -175,336 +209,28 @@ func (s *Switch) attach(e *end) {
 	s.n.swPorts = append(s.n.swPorts, p)
 }
 
-func newEgress(d *Direction, s *Switch) *egress { return &egress{sw: s, d: d, port: d.from.port} }
-
-// share deals the buffer out to the ports.
-func (s *Switch) share() error {
-	c := &s.cfg
-	s.lossy = c.Buffer
-	if c.Lossless == 0 || len(s.ports) == 0 {
-		return nil
-	}
-	queues := bits.OnesCount8(c.Lossless)
-	s.count()
-	head, sum := make([]int, len(s.ports)), 0
-	for i, p := range s.ports {
-		l := p.end.link.cfg
-		if l.Rate == 0 {
-			return fmt.Errorf("%w: PFC of %s on a link without a rate", ErrConfig, s.name)
-		}
-		if head[i] = c.Headroom; head[i] == 0 {
-			head[i] = int(2*float64(l.Delay)*float64(l.Rate)/8e9) + 3*maxWire + 2*(minFrame+fcsSize+gapSize)
-		}
-		sum += head[i] * queues
-	}
-	xoff := c.XOFF
-	if xoff == 0 {
-		xoff = (c.Buffer/4*3 - sum) / (len(s.ports) * queues)
-	}
-	xon := c.XON
-	if xon == 0 {
-		xon = max(0, xoff-2*maxWire)
-	}
-	if s.lossy = c.Buffer - sum - xoff*len(s.ports)*queues; xoff < maxWire || s.lossy < 0 {
-		return fmt.Errorf("%w: %s has %d bytes of buffer for %d ports with %d lossless priorities: XOFF %d bytes, %d of headroom in all",
-			ErrConfig, s.name, c.Buffer, len(s.ports), queues, xoff, sum)
-	}
-	for i, p := range s.ports {
-		for prio := range p.in {
-			in := &p.in[prio]
-			in.xoffAt, in.xonAt, in.room = xoff, xon, xoff+head[i]
-		}
-	}
-	return nil
-}
-
-// receive takes a packet that arrived at e.
-func (s *Switch) receive(e *end, p *packet) {
-	if p.pause {
-		if !p.broken {
-			e.out.q.pausedBy(&p.pfc)
-		}
-		s.n.release(p)
-		return
-	}
-	h := &s.h
-	h.read(p, s.n.bytes)
-	p.prio = h.prio
-	p.ingress = int32(e.port)
-	to := s.n.hostOf(h.dst)
-	if to < 0 {
-		s.spread(e, p)
-		return
-	}
-	group := s.routes[to]
-	switch len(group) {
-	case 0:
-		s.noRoute++
-		s.n.release(p)
-		return
-	case 1:
-		s.enqueue(group[0].q, p)
-		return
-	}
-	h.tuple(p, s.n.bytes)
-	s.enqueue(group[h.hash(s.salt)%uint64(len(group))].q, p)
-}
-
-// hash is the ECMP hash of the five-tuple: the salt, then the addresses as IPv6
-// in words of 64 bits, then both ports and the protocol, each added with xor and
-// followed by a multiplication with 2^64 divided by the golden ratio and a shift
-// of the upper half into the lower.
-func (h *header) hash(salt uint64) uint64 {
-	x := salt
-	mix := func(w uint64) {
-		x = (x ^ w) * 0x9e3779b97f4a7c15
-		x ^= x >> 32
-	}
-	for _, a := range [2]*[16]byte{&h.src, &h.to} {
-		for i := 0; i < 16; i += 8 {
-			w := uint64(0)
-			for _, b := range a[i : i+8] {
-				w = w<<8 | uint64(b)
+func newEgress(d *Direction, s *Switch) *egress {
+	q := &egress{sw: s, d: d, port: d.from.port}
+	if c := s.cfg.ECN; c != nil {
+		p := *c
+		if r := s.cfg.ECNRate; r != 0 && d.rate != 0 {
+			scale := func(v uint32) uint32 {
+				return uint32(min(math.MaxUint32, float64(v)*float64(d.rate)/float64(r)))
 			}
-			mix(w)
+			p.Kmin, p.Kmax = scale(p.Kmin), scale(p.Kmax)
 		}
+		q.cp, _ = cnp.NewCongestionPoint(p) // checked by AddSwitch
 	}
-	mix(uint64(h.sport)<<32 | uint64(h.dport)<<16 | uint64(h.protocol))
-	return x
+	return q
 }
 
-// spread sends p to all but where it came from, over a tree.
-func (s *Switch) spread(e *end, p *packet) {
-	for _, d := range s.flood {
-		if d != e.out {
-			s.enqueue(d.q, s.n.clone(p))
-		}
+// share tells the buffer's policy what ports there are.
+func (s *Switch) share() error {
+	var ports []PortInfo
+	for _, p := range s.ports {
+		l := p.end.link.cfg
+		ports = append(ports, PortInfo{l.Rate, l.Delay, time.Duration(max(p.end.in.jitter, p.end.out.jitter))})
 	}
-	s.n.release(p)
-}
-
-// enqueue puts p into its queue, or drops it.
-func (s *Switch) enqueue(q *egress, p *packet) {
-	size, prio := int(p.size), p.prio
-	in := &s.ports[p.ingress].in[prio]
-	d := q.d
-	lossless := s.cfg.Lossless>>prio&1 != 0
-	if lossless && in.bytes+size > in.room ||
-		!lossless && (s.lossyUsed+size > s.lossy || d.limit != 0 && q.bytes+size > d.limit) {
-		d.counters.Dropped++
-		d.counters.DroppedBytes += uint64(size)
-		s.n.observe(d, p, Dropped)
-		s.n.release(p)
-		return
-	}
-	if s.cfg.ECN != nil && s.h.hasECN {
-		if t := s.cp.Threshold(q.qbytes[prio]); t != 0 && s.cp.Mark(q.qbytes[prio], s.h.ecn, uint32(s.luck.next()>>32)) {
-			s.h.mark(p, s.n.bytes)
-			d.counters.Marked++
-		}
-	}
-	if !lossless {
-		s.lossyUsed += size
-	}
-	s.used += size
-	s.maxUsed = max(s.maxUsed, s.used)
-	in.bytes += size
-	q.account(s.n.now)
-	q.q[prio].push(p)
-	q.qbytes[prio] += size
-	q.bytes += size
-	q.nonEmpty |= 1 << prio
-	if lossless {
-		s.held[prio][q.port*len(s.ports)+int(p.ingress)] += size
-	}
-	d.counters.MaxQueue = max(d.counters.MaxQueue, q.bytes)
-	if lossless && !in.xoff && in.bytes > in.xoffAt {
-		in.xoff = true
-		s.ports[p.ingress].ask(prio)
-	}
-	d.serve()
-}
-
-// account adds up the queue and the pauses until now.
-func (q *egress) account(now int64) {
-	if now == q.areaAt {
-		return
-	}
-	q.area += float64(q.bytes) * float64(now-q.areaAt)
-	q.areaAt = now
-	for m := q.paused; m != 0; m &= m - 1 {
-		p := bits.TrailingZeros8(m)
-		q.d.counters.PausedFor[p] += time.Duration(now - q.since[p])
-		q.since[p] = now
-	}
-}
-
-// MeanQueue returns the mean number of bytes that waited at a switch for this
-// direction, over the time since the start or the last call with reset.
-func (d *Direction) MeanQueue(reset bool) float64 {
-	q := d.q
-	if q == nil {
-		return 0
-	}
-	q.account(d.n.now)
-	mean := 0.0
-	if t := d.n.now - q.from; t > 0 {
-		mean = q.area / float64(t)
-	}
-	if reset {
-		q.area, q.from = 0, d.n.now
-	}
-	return mean
-}
-
-// serve sends the next packet of the queues if the direction is free.
-func (d *Direction) serve() {
-	q := d.q
-	if d.armed {
-		return
-	}
-	for {
-		if q.control.head == nil && q.nonEmpty&^q.paused == 0 {
-			return
-		}
-		if !d.free() {
-			d.rearm()
-			return
-		}
-		p := q.next()
-		d.send(p)
-	}
-}
-
-// next takes the packet off whose turn it is; there is one.
-func (q *egress) next() *packet {
-	if p := q.control.pop(); p != nil {
-		return p
-	}
-	ready := q.nonEmpty &^ q.paused
-	s := q.sw
-	prio := 0
-	if m := ready & s.strict; m != 0 {
-		prio = 7 - bits.LeadingZeros8(m)
-	} else {
-		prio = q.roundRobin(ready)
-	}
-	p := q.q[prio].pop()
-	size := int(p.size)
-	q.account(s.n.now)
-	q.qbytes[prio] -= size
-	q.bytes -= size
-	if q.q[prio].head == nil {
-		q.nonEmpty &^= 1 << prio
-	}
-	s.used -= size
-	port := s.ports[p.ingress]
-	in := &port.in[prio]
-	in.bytes -= size
-	if s.cfg.Lossless>>prio&1 == 0 {
-		s.lossyUsed -= size
-	} else {
-		s.held[prio][q.port*len(s.ports)+int(p.ingress)] -= size
-		if in.xoff && in.bytes <= in.xonAt {
-			in.xoff = false
-			port.tell(uint8(prio), 0)
-		}
-	}
-	return p
-}
-
-// roundRobin returns whose turn it is of those that are ready: each turn adds the
-// weight in longest frames to what a priority may send.
-func (q *egress) roundRobin(ready uint8) int {
-	for {
-		p := q.turn
-		if ready>>p&1 != 0 && q.deficit[p] >= int(q.q[p].head.size) {
-			q.deficit[p] -= int(q.q[p].head.size)
-			return p
-		}
-		if ready>>p&1 == 0 {
-			q.deficit[p] = 0
-		}
-		q.turn = (p + 1) & 7
-		if ready>>q.turn&1 != 0 {
-			q.deficit[q.turn] += q.sw.cfg.Weights[q.turn] * maxWire
-		}
-	}
-}
-
-// ask has the peer of port pause a priority, and again before that ends.
-func (p *swPort) ask(prio uint8) {
-	const quanta = 0xffff
-	p.tell(prio, quanta)
-	n := p.sw.n
-	p.in[prio].repeatAt = n.now + int64(pfc.Duration(quanta, p.end.link.cfg.Rate))/2
-	n.schedule(p.in[prio].repeatAt, evPause, p.id<<3|int32(prio))
-}
-
-// repeatPause is called when a pause that a port asked for is half over.
-func (n *Network) repeatPause(arg int32) {
-	p, prio := n.swPorts[arg>>3], uint8(arg&7)
-	if in := &p.in[prio]; in.xoff && in.repeatAt == n.now {
-		if n.deadlock == nil {
-			n.findDeadlock(p.end.in, int(prio))
-		}
-		p.ask(prio)
-	}
-}
-
-// tell sends a PFC frame for one priority.
-func (p *swPort) tell(prio uint8, quanta uint16) {
-	n := p.sw.n
-	k := n.newPacket()
-	k.pause = true
-	k.size = minFrame + fcsSize
-	k.pfc = pfc.New([6]byte{0x02, 1, byte(p.id >> 24), byte(p.id >> 16), byte(p.id >> 8), byte(p.id)})
-	k.pfc.Set(int(prio), quanta)
-	if n.bytes {
-		k.buf = k.pfc.AppendFrame(k.buf[:0])
-	}
-	d := p.end.out
-	if quanta == 0 {
-		d.counters.ResumeSent++
-	} else {
-		d.counters.PauseSent++
-	}
-	d.q.control.push(k)
-	d.serve()
-}
-
-// pausedBy obeys a PFC frame that came from the peer of the output.
-func (q *egress) pausedBy(f *pfc.Frame) {
-	n := q.sw.n
-	q.account(n.now)
-	for prio := range 8 {
-		quanta, ok := f.Time(prio)
-		if !ok {
-			continue
-		}
-		if quanta == 0 {
-			q.till[prio] = n.now
-			continue
-		}
-		if q.paused>>prio&1 == 0 {
-			q.paused |= 1 << prio
-			q.since[prio] = n.now
-			q.d.counters.Pauses++
-		}
-		q.till[prio] = n.now + int64(pfc.Duration(quanta, q.d.rate))
-		n.schedule(q.till[prio], evOpen, q.d.id)
-	}
-	q.d.open()
-}
-
-// open ends the pauses whose time has come.
-func (d *Direction) open() {
-	q := d.q
-	q.account(d.n.now)
-	for prio := range 8 {
-		if q.paused>>prio&1 != 0 && q.till[prio] <= d.n.now {
-			q.paused &^= 1 << prio
-		}
-	}
-	d.serve()
+	s.count()
+	return s.buffer.Resize(ports)
 }

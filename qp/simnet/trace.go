@@ -23,7 +23,7 @@ const (
 	Corrupted              // it will arrive with a bit changed
 	Duplicated             // it will arrive twice
 	Reordered              // it will arrive late
-	Dropped                // by a switch, for want of room
+	Dropped                // by a switch that has no room, or gave up the queue
 )
 
 var fateNames = [...]string{"sent", "lost", "corrupted", "duplicated", "reordered", "dropped"}
@@ -53,12 +53,10 @@ type PacketEvent struct {
 // switches it off.
 func (n *Network) Observe(fn func(*PacketEvent)) { n.observer = fn }
 
-func (n *Network) observe(d *Direction, p *packet, fate Fate) {
-	if n.observer == nil {
-		return
-	}
+// tell tells the observer.
+func (n *Network) tell(d *Direction, p *packet, fate Fate, at time.Duration) {
 	e := &n.event
-	*e = PacketEvent{At: time.Duration(n.now), Direction: d, Fate: fate, Size: int(p.size)}
+	*e = PacketEvent{At: at, Direction: d, Fate: fate, Size: int(p.size)}
 	switch {
 	case p.pause:
 		e.PFC = &p.pfc

@@ -1,0 +1,277 @@
+package simnet
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+)
+
+// Verdict is what a buffer policy decides about a packet.
+type Verdict uint8
+
+// Verdicts.
+const (
+	Accept Verdict = iota // it waits
+	Drop                  // there is no room
+)
+
+// PortInfo is what a buffer policy learns of a port.
+type PortInfo struct {
+	Rate   uint64        // of its link, bits per second, 0 without limit
+	Delay  time.Duration // one way
+	Jitter time.Duration // the most that packets towards the port are delayed besides
+}
+
+// BufferPolicy shares a switch's buffer out. Ports are numbered in the order of the
+// switch's links; in is the port that a packet came by, out the one that it leaves by.
+// Lengths are in bytes. The switch tells of each packet that waits and of each that
+// leaves, so that the policy can count.
+type BufferPolicy interface {
+	// Resize is called before the network runs and whenever a port was added or
+	// changed. What waits stays. The error stops the run.
+	Resize(ports []PortInfo) error
+	// Enqueue decides about a packet, and counts it where it accepts it.
+	Enqueue(in, out, prio, size int) Verdict
+	// Dequeue counts a packet that leaves.
+	Dequeue(in, out, prio, size int)
+	// Pause reports whether the peer of port in should stand still, given whether
+	// it was asked to. It is called after each packet that came or left by in.
+	Pause(in, prio int, asked bool) bool
+	// Lifts reports whether a pause would end if of what came by port in nothing but
+	// held bytes waited, and in the whole switch nothing but rest. It is what tells a
+	// deadlock from a traffic jam.
+	Lifts(in, prio, held, rest int) bool
+}
+
+// headroom returns what a port needs for what still arrives after it asked for a
+// pause: a round trip of its link, its jitter both ways, and the packets that are
+// being sent at both ends.
+func headroom(p PortInfo) int {
+	return int(2*float64(p.Delay+p.Jitter)*float64(p.Rate)/8e9) + 3*maxWire + 2*(minFrame+fcsSize+preambleSize+gapSize)
+}
+
+// headrooms returns the headroom of each port for each of so many lossless priorities,
+// and the sum of it all.
+func (c *SwitchConfig) headrooms(ports []PortInfo) (each []int, sum int, err error) {
+	queues := bits.OnesCount8(c.Lossless)
+	if queues == 0 {
+		return make([]int, len(ports)), 0, nil
+	}
+	for _, p := range ports {
+		if p.Rate == 0 {
+			return nil, 0, fmt.Errorf("%w: PFC of %s on a link without a rate", ErrConfig, c.Name)
+		}
+		h := c.Headroom
+		if h == 0 {
+			h = headroom(p)
+		}
+		each = append(each, h)
+		sum += h * queues
+	}
+	return each, sum, nil
+}
+
+// staticBuffer gives each port and lossless priority its own part.
+type staticBuffer struct {
+	cfg       *SwitchConfig
+	in        [][8]int // bytes that wait, by port and priority
+	room      []int    // XOFF and headroom, by port
+	xoff, xon int
+	lossy     int // room for priorities that are not lossless
+	lossyUsed int
+}
+
+func (b *staticBuffer) Resize(ports []PortInfo) error {
+	c := b.cfg
+	head, sum, err := c.headrooms(ports)
+	if err != nil {
+		return err
+	}
+	for len(b.in) < len(ports) {
+		b.in = append(b.in, [8]int{})
+	}
+	b.lossy = c.Buffer
+	queues := len(ports) * bits.OnesCount8(c.Lossless)
+	if queues == 0 {
+		return nil
+	}
+	if b.xoff = c.XOFF; b.xoff == 0 {
+		b.xoff = (c.Buffer/4*3 - sum) / queues
+	}
+	if b.xon = c.XON; b.xon == 0 {
+		b.xon = max(0, b.xoff-2*maxWire)
+	}
+	b.room = b.room[:0]
+	for i := range ports {
+		b.room = append(b.room, b.xoff+head[i])
+	}
+	if b.lossy = c.Buffer - sum - b.xoff*queues; b.xoff < maxWire || b.lossy < 0 {
+		return fmt.Errorf("%w: %s has %d bytes of buffer for %d ports with %d lossless priorities: XOFF %d bytes, %d of headroom in all",
+			ErrConfig, c.Name, c.Buffer, len(ports), bits.OnesCount8(c.Lossless), b.xoff, sum)
+	}
+	return nil
+}
+
+func (b *staticBuffer) Enqueue(in, _, prio, size int) Verdict {
+	if b.cfg.Lossless>>prio&1 == 0 {
+		if b.lossyUsed+size > b.lossy {
+			return Drop
+		}
+		b.lossyUsed += size
+	} else if b.in[in][prio]+size > b.room[in] {
+		return Drop
+	}
+	b.in[in][prio] += size
+	return Accept
+}
+
+func (b *staticBuffer) Dequeue(in, _, prio, size int) {
+	b.in[in][prio] -= size
+	if b.cfg.Lossless>>prio&1 == 0 {
+		b.lossyUsed -= size
+	}
+}
+
+func (b *staticBuffer) Pause(in, prio int, asked bool) bool {
+	if asked {
+		return b.in[in][prio] > b.xon
+	}
+	return b.in[in][prio] > b.xoff
+}
+
+func (b *staticBuffer) Lifts(_, _, held, _ int) bool { return held <= b.xon }
+
+// Dynamic has the ports share a buffer: each port and priority may take alpha times
+// what is free of it, so that one that is alone gets much, and many get little each.
+type Dynamic struct {
+	// Alpha is for what came by a port and lossless priority, 1/64 to 64: beyond
+	// alpha times the free shared buffer the port's peer is paused. 0 means 1. With
+	// the paper's (Zhu et al. 2015) beta and 8 priorities alpha is beta/8.
+	Alpha float64
+	// LossyAlpha is for the queue of an output and a priority that is not lossless:
+	// a packet that finds more waiting is dropped. 0 means 1.
+	LossyAlpha float64
+	// Reserved is what each port and priority has to itself as an input, beside the
+	// shared buffer.
+	Reserved int
+	// Resume is how far below the threshold a pause ends; 0 means two frames.
+	Resume int
+}
+
+func (d *Dynamic) validate() error {
+	for _, a := range []float64{d.Alpha, d.LossyAlpha} {
+		if !(a == 0 || a >= 1./64 && a <= 64) {
+			return fmt.Errorf("%w: alpha %v, want 1/64 to 64", ErrConfig, a)
+		}
+	}
+	if d.Reserved < 0 || d.Resume < 0 {
+		return fmt.Errorf("%w: dynamic buffer %+v", ErrConfig, *d)
+	}
+	return nil
+}
+
+// usage is what a port and priority has of each pool.
+type usage struct {
+	reserved, shared, head int
+}
+
+// dynamicBuffer is the policy of Dynamic. A packet takes what is left of its port's
+// reserve, then of the shared buffer up to the threshold, then of the headroom; what
+// leaves gives back in the opposite order.
+type dynamicBuffer struct {
+	cfg         *SwitchConfig
+	alpha       int // in 1/1024
+	lossyAlpha  int
+	resume      int
+	in          [][8]usage
+	out         [][8]int // bytes of each output queue
+	head        []int
+	shared      int
+	sharedUsed  int
+	reservedSum int
+}
+
+func newDynamic(c *SwitchConfig) *dynamicBuffer {
+	fixed := func(a float64) int {
+		if a == 0 {
+			a = 1
+		}
+		return int(a * 1024)
+	}
+	b := &dynamicBuffer{cfg: c, alpha: fixed(c.Dynamic.Alpha), lossyAlpha: fixed(c.Dynamic.LossyAlpha), resume: c.Dynamic.Resume}
+	if b.resume == 0 {
+		b.resume = 2 * maxWire
+	}
+	return b
+}
+
+func (b *dynamicBuffer) Resize(ports []PortInfo) error {
+	head, sum, err := b.cfg.headrooms(ports)
+	if err != nil {
+		return err
+	}
+	b.head = head
+	for len(b.in) < len(ports) {
+		b.in, b.out = append(b.in, [8]usage{}), append(b.out, [8]int{})
+	}
+	b.reservedSum = b.cfg.Dynamic.Reserved * 8 * len(ports)
+	if b.shared = b.cfg.Buffer - sum - b.reservedSum; b.shared < maxWire {
+		return fmt.Errorf("%w: %s has %d bytes of buffer for %d ports: %d of headroom and %d reserved leave %d to share",
+			ErrConfig, b.cfg.Name, b.cfg.Buffer, len(ports), sum, b.reservedSum, b.shared)
+	}
+	return nil
+}
+
+func (b *dynamicBuffer) threshold(alpha, used int) int { return max(0, b.shared-used) * alpha >> 10 }
+
+func (b *dynamicBuffer) Enqueue(in, out, prio, size int) Verdict {
+	u := &b.in[in][prio]
+	free := max(0, b.shared-b.sharedUsed)
+	lossless := b.cfg.Lossless>>prio&1 != 0
+	reserved := min(size, max(0, b.cfg.Dynamic.Reserved-u.reserved))
+	rest := size - reserved
+	shared, head := rest, 0
+	if lossless {
+		if u.head > 0 || rest > free || u.shared > b.threshold(b.alpha, b.sharedUsed) {
+			shared, head = 0, rest // headroom until it has drained
+		}
+		if u.head+head > b.head[in] {
+			return Drop
+		}
+	} else if rest > free || rest > 0 && b.out[out][prio]+size > b.threshold(b.lossyAlpha, b.sharedUsed) {
+		return Drop
+	}
+	u.reserved += reserved
+	u.shared += shared
+	u.head += head
+	b.sharedUsed += shared
+	b.out[out][prio] += size
+	return Accept
+}
+
+func (b *dynamicBuffer) Dequeue(in, out, prio, size int) {
+	u := &b.in[in][prio]
+	b.out[out][prio] -= size
+	h := min(size, u.head)
+	u.head -= h
+	size -= h
+	s := min(size, u.shared)
+	u.shared -= s
+	b.sharedUsed -= s
+	u.reserved -= size - s
+}
+
+func (b *dynamicBuffer) Pause(in, prio int, asked bool) bool {
+	u := &b.in[in][prio]
+	t := b.threshold(b.alpha, b.sharedUsed)
+	if asked {
+		return u.head > 0 || u.shared > max(0, t-b.resume)
+	}
+	return u.head > 0 || u.shared > t
+}
+
+func (b *dynamicBuffer) Lifts(in, prio, held, rest int) bool {
+	shared := max(0, held-b.cfg.Dynamic.Reserved)
+	used := min(b.shared, max(shared, rest-b.reservedSum))
+	return shared <= max(0, b.threshold(b.alpha, used)-b.resume)
+}

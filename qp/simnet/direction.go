@@ -1,0 +1,224 @@
+package simnet
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/roce-go/roce/qp/congestion"
+)
+
+// free reports whether the direction may begin to send a packet.
+func (d *Direction) free() bool { return !d.e.now.before(d.busyUntil) }
+
+// rearm has done called when the direction is free.
+func (d *Direction) rearm() {
+	if !d.armed && !d.free() {
+		d.armed = true
+		d.e.schedule(d.busyUntil, evFree, d.id)
+	}
+}
+
+// done is called when the direction has become free.
+func (d *Direction) done() {
+	d.armed = false
+	if h := d.from.host; h != nil {
+		h.linkFree(d.from)
+		return
+	}
+	d.serve()
+}
+
+// duration returns how long so many bytes take, to 2^-32 ns.
+func (d *Direction) duration(bytes int32) stamp {
+	x := uint64(bytes) * 8e9
+	hi, lo := bits.Mul64(x%d.rate, 1<<32)
+	frac, _ := bits.Div64(hi, lo, d.rate)
+	return stamp{int64(x / d.rate), uint32(frac)}
+}
+
+// measure brings onWire and spacing up to date.
+func (d *Direction) measure(size int32) {
+	d.size = size
+	if d.rate == 0 {
+		return
+	}
+	b := max(size, minFrame+fcsSize) + preambleSize
+	d.onWire, d.spacing = d.duration(b), d.duration(b+gapSize)
+}
+
+// send begins to send p, which belongs to the direction from now on.
+func (d *Direction) send(p *packet) {
+	e := d.e
+	if p.collect {
+		p.tel.Stamp(congestion.NewHop(d.rate, e.now.ns, d.counters.Bytes, uint64(d.Queue())))
+		p.size += 8
+	}
+	if d.size != p.size {
+		d.measure(p.size)
+	}
+	d.busyUntil = e.now.add(d.spacing)
+	d.count++
+	d.counters.Packets++
+	d.counters.Bytes += uint64(p.size)
+	at := e.now.add(d.onWire)
+	at.ns += d.delay
+	if d.from.capture != nil {
+		d.from.capture.record(e.now.ns, p)
+	}
+	fate := Sent
+	if d.down {
+		d.counters.Lost++
+		fate = Lost
+	} else if d.faulty {
+		fate = d.fate(p)
+	}
+	switch fate {
+	case Lost:
+		e.observe(d, p, Lost)
+		e.release(p)
+		return
+	case Reordered:
+		e.observe(d, p, fate)
+		at.ns += 1 + int64(d.luck.below(uint64(d.late)))
+		p.at = at
+		d.pass(p, true)
+		return
+	}
+	if d.jitter != 0 {
+		at.ns += int64(d.luck.below(uint64(d.jitter) + 1))
+	}
+	if e.n.observer != nil {
+		e.observe(d, p, fate)
+	}
+	d.lastArrival = d.lastArrival.max(at)
+	p.at = d.lastArrival
+	if fate != Duplicated {
+		d.pass(p, false)
+		return
+	}
+	c := e.clone(p)
+	d.pass(p, false)
+	d.pass(c, false)
+}
+
+// pass has p under way, at once or, where the other end runs by itself, when both
+// next meet.
+func (d *Direction) pass(p *packet, late bool) {
+	if d.crossing && d.e.n.parallel {
+		if d.sent.head == nil {
+			d.e.crossing = append(d.e.crossing, d)
+		}
+		p.late = late
+		d.sent.push(p)
+		return
+	}
+	d.fly(p, late)
+}
+
+// fly has p arrive when its time has come.
+func (d *Direction) fly(p *packet, late bool) {
+	e := d.to.engine()
+	if !late {
+		if d.flight.head == nil {
+			e.schedule(p.at, evArrive, d.id)
+		}
+		d.flight.push(p)
+		return
+	}
+	e.schedule(p.at, evLate, d.id)
+	// Few are late at a time.
+	at := &d.lates.head
+	for *at != nil && !p.at.before((*at).at) {
+		at = &(*at).next
+	}
+	p.next, *at = *at, p
+}
+
+// fate draws what happens to the next packet.
+func (d *Direction) fate(p *packet) Fate {
+	lose := false
+	if len(d.losses) != 0 && d.losses[0] == d.count-1 {
+		d.losses = d.losses[1:]
+		lose = true
+	}
+	switch {
+	case d.luck.hit(d.loss) || lose:
+		d.counters.Lost++
+		return Lost
+	case d.luck.hit(d.corrupt):
+		d.counters.Corrupted++
+		d.damage(p)
+		return Corrupted
+	case d.luck.hit(d.dup):
+		d.counters.Duplicated++
+		return Duplicated
+	case d.luck.hit(d.reorder):
+		d.counters.Reordered++
+		return Reordered
+	}
+	return Sent
+}
+
+// damage changes a bit of p.
+func (d *Direction) damage(p *packet) {
+	if !d.n.bytes || p.pause {
+		p.broken = true
+		return
+	}
+	from := 14
+	if len(p.buf) <= from {
+		from = 0 // no whole Ethernet header
+	}
+	if len(p.buf) == 0 {
+		return
+	}
+	if f := &d.e.scratch; f.Decode(1, p.buf) == nil {
+		from = len(p.buf) - len(f.Trailer) - len(f.Transport)
+	}
+	bit := d.luck.below(uint64(len(p.buf)-from) * 8)
+	at := from + int(bit/8)
+	if from > 14 && at == from+4 {
+		at++ // the one byte of the BTH that the ICRC does not cover
+	}
+	p.buf[at] ^= 1 << (bit % 8)
+	d.n.read(p)
+}
+
+// arrive takes the first packet out of flight.
+func (d *Direction) arrive() {
+	p := d.flight.pop()
+	if q := d.flight.head; q != nil {
+		d.to.engine().schedule(q.at, evArrive, d.id)
+	}
+	d.deliver(p)
+}
+
+// arriveLate takes the first packet of those that were held back.
+func (d *Direction) arriveLate() {
+	p := d.lates.head
+	d.lates.head, p.next = p.next, nil
+	d.deliver(p)
+}
+
+func (d *Direction) deliver(p *packet) {
+	e := d.to.engine()
+	e.hops++
+	if d.to.capture != nil {
+		d.to.capture.record(e.now.ns, p)
+	}
+	if h := d.to.host; h != nil {
+		h.receive(d.to, p)
+		return
+	}
+	d.to.sw.receive(d.to, p)
+}
+
+// Utilization returns the part of the rate that was used over d, given the
+// bytes sent in that time, preambles and gaps counted for packets.
+func Utilization(packets, bytes, rate uint64, d time.Duration) float64 {
+	if rate == 0 || d <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(bytes+packets*(preambleSize+gapSize), 8e9)
+	return (float64(hi)*(1<<64) + float64(lo)) / float64(rate) / float64(d)
+}

@@ -1,0 +1,136 @@
+package simnet
+
+import (
+	"time"
+
+	"github.com/roce-go/roce/bth/frame"
+)
+
+// engine is the part of a network that runs by itself: some switches and hosts, with
+// the events and timers of theirs and the packets that they have. A network has one,
+// or one for each thread.
+type engine struct {
+	n     *Network
+	id    int
+	now   stamp
+	clock time.Time // now
+
+	queue  eventQueue
+	timers timerQueue
+	calls  callQueue // of hosts
+	cur    event     // under way
+
+	free    *packet
+	dirty   []*Host // ports that were called
+	settled []*Host // the list before
+
+	events uint64
+	hops   uint64
+
+	crossing  []*Direction // with packets for another engine
+	suspects  []suspect    // pauses that have lasted
+	log       []logged     // for the observer
+	logMemory []logged     // log before it was read
+	scratch   frame.Frame
+}
+
+func (e *engine) setNow(at stamp) {
+	if at.ns != e.now.ns {
+		e.now = at
+		e.clock = e.n.timeAt(at.ns)
+		return
+	}
+	e.now = e.now.max(at)
+}
+
+func (e *engine) schedule(at stamp, c class, arg int32) { e.queue.push(newEvent(at, c, arg)) }
+
+// next returns when the engine's next event is, noTime for never.
+func (e *engine) next() int64 {
+	at := e.calls.due()
+	if h := e.queue.h; len(h) != 0 {
+		at = min(at, h[0].at)
+	}
+	if h := e.timers.h; len(h) != 0 {
+		at = min(at, h[0].at)
+	}
+	return at
+}
+
+// step does the next event, if there is one no later than end.
+func (e *engine) step(end int64) bool {
+	const none = 1<<64 - 1
+	first := event{noTime, none}
+	if h := e.queue.h; len(h) != 0 {
+		first = h[0]
+	}
+	timer := false
+	if h := e.timers.h; len(h) != 0 && h[0].at <= first.at {
+		if t := h[0].event(); t.before(&first) {
+			first, timer = t, true
+		}
+	}
+	switch at := e.calls.due(); {
+	case at <= min(first.at, end) && at != noTime:
+		c := e.calls.pop()
+		e.cur = newEvent(stamp{ns: c.at}, evCall, c.host)
+		e.setNow(stamp{ns: c.at})
+		c.fn()
+	case first.at > end || first.ord == none:
+		return false
+	case timer:
+		e.cur = first
+		e.timers.h[0].host.timer()
+	default:
+		e.queue.pop()
+		e.cur = first
+		e.setNow(first.stamp())
+		e.handle(&first)
+	}
+	e.events++
+	if len(e.dirty) != 0 {
+		e.settleDirty()
+	}
+	return true
+}
+
+func (e *engine) handle(ev *event) {
+	n, arg := e.n, ev.arg()
+	switch ev.class() {
+	case evArrive:
+		n.dirs[arg].arrive()
+	case evLate:
+		n.dirs[arg].arriveLate()
+	case evHost:
+		n.hosts[arg>>1].resume(arg&1 != 0)
+	case evOpen:
+		if arg&1 == 0 {
+			n.dirs[arg>>1].open()
+		} else {
+			n.dirs[arg>>1].q.watch()
+		}
+	case evPause:
+		n.swPorts[arg>>3].repeatPause(uint8(arg & 7))
+	case evFree:
+		n.dirs[arg].done()
+	}
+}
+
+// settleDirty lets the hosts whose ports have been called look for work.
+func (e *engine) settleDirty() {
+	for len(e.dirty) != 0 {
+		list := e.dirty
+		e.dirty, e.settled = e.settled[:0], list
+		for _, h := range list {
+			h.dirty = false
+			if h.linked() {
+				h.settle()
+			}
+		}
+	}
+}
+
+// idle reports whether nothing is left to do.
+func (e *engine) idle() bool {
+	return len(e.queue.h) == 0 && len(e.calls.h) == 0 && e.timers.idle()
+}

@@ -1,0 +1,243 @@
+package simnet
+
+import (
+	"math/bits"
+	"time"
+)
+
+// receive takes a packet that arrived at e.
+func (s *Switch) receive(at *end, p *packet) {
+	if p.pause {
+		if !p.broken {
+			at.out.q.pausedBy(&p.pfc)
+		}
+		s.e.release(p)
+		return
+	}
+	p.ingress = int32(at.port)
+	if p.dst < 0 {
+		if p.dst == -2 {
+			s.e.release(p) // for this end of the link alone
+			return
+		}
+		s.spread(at, p)
+		return
+	}
+	ways := s.routes[p.dst]
+	switch len(ways) {
+	case 0:
+		s.noRoute++
+		s.e.release(p)
+		return
+	case 1:
+		s.enqueue(ways[0].q, p)
+		return
+	}
+	hash := finalize(s.n.flowHash(p) ^ s.salt)
+	if s.router == nil {
+		s.enqueue(ways[pick(hash, len(ways))].q, p)
+		return
+	}
+	s.route = RouteInfo{s.n.hosts[p.dst], hash, int(p.size), time.Duration(s.e.now.ns), at.port, s.n, p}
+	s.enqueue(ways[s.router.Route(&s.route, ways)].q, p)
+}
+
+// spread sends p to all but where it came from, over a tree.
+func (s *Switch) spread(at *end, p *packet) {
+	for _, d := range s.flood {
+		if d != at.out {
+			s.enqueue(d.q, s.e.clone(p))
+		}
+	}
+	s.e.release(p)
+}
+
+// enqueue puts p into its queue, or drops or trims it.
+func (s *Switch) enqueue(q *egress, p *packet) {
+	if !s.admit(q, p) {
+		if !s.cfg.Trim || p.trimmed || s.cfg.Lossless>>p.prio&1 != 0 || len(p.f.Packet.Payload) == 0 {
+			q.drop(p)
+			return
+		}
+		s.trim(p)
+		if !s.admit(q, p) {
+			q.drop(p)
+			return
+		}
+		q.d.counters.Trimmed++
+	}
+	d, size, prio := q.d, int(p.size), p.prio
+	if s.cfg.ECN != nil && p.ecn != noECN {
+		if t := q.cp.Threshold(q.qbytes[prio]); t != 0 && q.cp.Mark(q.qbytes[prio], p.ecn, uint32(s.luck.next()>>32)) {
+			s.n.mark(p)
+			d.counters.Marked++
+		}
+	}
+	s.used += size
+	s.maxUsed = max(s.maxUsed, s.used)
+	q.account(s.e.now.ns)
+	q.q[prio].push(p)
+	q.qbytes[prio] += size
+	q.bytes += size
+	q.nonEmpty |= 1 << prio
+	d.counters.MaxQueue = max(d.counters.MaxQueue, q.bytes)
+	if s.cfg.Lossless>>prio&1 != 0 {
+		s.held[prio][q.port*len(s.ports)+int(p.ingress)] += size
+		if port := s.ports[p.ingress]; !port.in[prio].xoff && s.buffer.Pause(int(p.ingress), int(prio), false) {
+			port.in[prio].xoff = true
+			port.ask(prio)
+		}
+	}
+	d.serve()
+}
+
+// admit reports whether there is room for p, and takes it.
+func (s *Switch) admit(q *egress, p *packet) bool {
+	size, prio := int(p.size), int(p.prio)
+	switch d := q.d; {
+	case d.down || q.pauses.dead>>prio&1 != 0:
+		return false
+	case d.limit != 0 && q.bytes+size > d.limit && s.cfg.Lossless>>prio&1 == 0:
+		return false
+	}
+	return s.buffer.Enqueue(int(p.ingress), q.port, prio, size) == Accept
+}
+
+// trim cuts a packet to its headers.
+func (s *Switch) trim(p *packet) {
+	p.trimmed, p.broken = true, true
+	p.f.Packet.Payload = nil
+	p.size = wireSize(decodedSize(&p.f))
+	p.f.TrafficClass = s.cfg.TrimDSCP<<2 | p.f.TrafficClass&3
+	if p.f.VLANs == 0 {
+		p.prio = s.cfg.TrimDSCP >> 3
+	}
+}
+
+// drop throws away a packet that found no room.
+func (q *egress) drop(p *packet) {
+	q.d.counters.Dropped++
+	q.d.counters.DroppedBytes += uint64(p.size)
+	q.d.e.observe(q.d, p, Dropped)
+	q.d.e.release(p)
+}
+
+// left counts a packet that leaves a queue.
+func (q *egress) left(p *packet) {
+	s, size, prio := q.sw, int(p.size), int(p.prio)
+	q.account(s.e.now.ns)
+	q.qbytes[prio] -= size
+	q.bytes -= size
+	if q.q[prio].head == nil {
+		q.nonEmpty &^= 1 << prio
+	}
+	s.used -= size
+	in := int(p.ingress)
+	s.buffer.Dequeue(in, q.port, prio, size)
+	if s.cfg.Lossless>>prio&1 != 0 {
+		s.held[prio][q.port*len(s.ports)+in] -= size
+		if port := s.ports[in]; port.in[prio].xoff && !s.buffer.Pause(in, prio, true) {
+			port.in[prio].xoff = false
+			port.tell(uint8(prio), 0)
+		}
+	}
+}
+
+// flush throws away what waits for an output, of the priorities of mask.
+func (q *egress) flush(mask uint8) {
+	for m := mask & q.nonEmpty; m != 0; m &= m - 1 {
+		prio := bits.TrailingZeros8(m)
+		for p := q.q[prio].pop(); p != nil; p = q.q[prio].pop() {
+			q.left(p)
+			q.drop(p)
+		}
+	}
+}
+
+// account adds up the queue and the pauses until now.
+func (q *egress) account(now int64) {
+	if now == q.areaAt {
+		return
+	}
+	q.area += float64(q.bytes) * float64(now-q.areaAt)
+	q.areaAt = now
+	for m := q.pauses.mask; m != 0; m &= m - 1 {
+		p := bits.TrailingZeros8(m)
+		q.d.counters.PausedFor[p] += time.Duration(now - q.pauses.since[p])
+		q.pauses.since[p] = now
+	}
+}
+
+// MeanQueue returns the mean number of bytes that waited at a switch for this
+// direction, over the time since the start or the last call with reset.
+func (d *Direction) MeanQueue(reset bool) float64 {
+	q := d.q
+	if q == nil {
+		return 0
+	}
+	q.account(d.e.now.ns)
+	mean := 0.0
+	if t := d.e.now.ns - q.from; t > 0 {
+		mean = q.area / float64(t)
+	}
+	if reset {
+		q.area, q.from = 0, d.e.now.ns
+	}
+	return mean
+}
+
+// serve sends the next packet of the queues if the direction is free.
+func (d *Direction) serve() {
+	q := d.q
+	if d.armed {
+		return
+	}
+	for {
+		if q.control.head == nil && q.nonEmpty&^q.pauses.mask == 0 {
+			return
+		}
+		if !d.free() {
+			d.rearm()
+			return
+		}
+		p := q.next()
+		d.send(p)
+	}
+}
+
+// next takes the packet off whose turn it is; there is one.
+func (q *egress) next() *packet {
+	if p := q.control.pop(); p != nil {
+		return p
+	}
+	ready := q.nonEmpty &^ q.pauses.mask
+	s := q.sw
+	prio := 0
+	if m := ready & s.strict; m != 0 {
+		prio = 7 - bits.LeadingZeros8(m)
+	} else {
+		prio = q.roundRobin(ready)
+	}
+	p := q.q[prio].pop()
+	q.left(p)
+	return p
+}
+
+// roundRobin returns whose turn it is of those that are ready: each turn adds the
+// weight in longest frames to what a priority may send.
+func (q *egress) roundRobin(ready uint8) int {
+	for {
+		p := q.turn
+		if ready>>p&1 != 0 && q.deficit[p] >= int(q.q[p].head.size) {
+			q.deficit[p] -= int(q.q[p].head.size)
+			return p
+		}
+		if ready>>p&1 == 0 {
+			q.deficit[p] = 0
+		}
+		q.turn = (p + 1) & 7
+		if ready>>q.turn&1 != 0 {
+			q.deficit[q.turn] += q.sw.cfg.Weights[q.turn] * maxWire
+		}
+	}
+}

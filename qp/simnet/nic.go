@@ -1,0 +1,326 @@
+package simnet
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/roce-go/roce/cnp/pfc"
+)
+
+// nic is a host's end of a link: what it has to send, and which priorities the other
+// end has paused.
+type nic struct {
+	control list // PFC frames, before all else
+	stash   list // of a host with several links: packets that wait for this one
+	stashed int
+	paused  uint8
+	till    [8]int64
+	since   [8]int64 // when PausedFor was last brought up to date
+}
+
+// stashLimit is how many packets may wait for one of several links. While that many
+// wait, the port makes no packets for any.
+const stashLimit = 4
+
+// account brings PausedFor up to date.
+func (c *nic) account(d *Direction) {
+	now := d.e.now.ns
+	for m := c.paused; m != 0; m &= m - 1 {
+		prio := bits.TrailingZeros8(m)
+		d.counters.PausedFor[prio] += time.Duration(now - c.since[prio])
+		c.since[prio] = now
+	}
+}
+
+// ready reports whether the host may make a packet.
+func (h *Host) ready() bool {
+	if len(h.ends) == 1 {
+		return h.ends[0].out.free()
+	}
+	free := false
+	for _, e := range h.ends {
+		if e.nic.stashed >= stashLimit {
+			return false
+		}
+		free = free || e.out.free()
+	}
+	return free
+}
+
+// rearm has the host looked at when a link is free.
+func (h *Host) rearm() {
+	for _, e := range h.ends {
+		e.out.rearm()
+	}
+}
+
+// linkFree is called when a link of the host has become free.
+func (h *Host) linkFree(at *end) {
+	h.drain(at)
+	h.settle()
+}
+
+// drain sends what waits for a link.
+func (h *Host) drain(at *end) {
+	for at.out.free() {
+		p := at.nic.control.pop()
+		if p == nil {
+			if p = at.nic.stash.pop(); p == nil {
+				return
+			}
+			at.nic.stashed--
+		}
+		at.out.send(p)
+	}
+	if at.nic.control.head != nil || at.nic.stash.head != nil {
+		at.out.rearm()
+	}
+}
+
+// emit sends a packet by one of the host's links: all of a flow by the same, of those
+// that are up.
+func (h *Host) emit(p *packet) {
+	at := h.ends[0]
+	if len(h.ends) > 1 {
+		at = h.choose(p)
+		at.nic.stash.push(p)
+		at.nic.stashed++
+		h.drain(at)
+		return
+	}
+	at.out.send(p)
+}
+
+func (h *Host) choose(p *packet) *end {
+	up := 0
+	for _, e := range h.ends {
+		if !e.out.down {
+			up++
+		}
+	}
+	if up == 0 {
+		return h.ends[0]
+	}
+	i := pick(finalize(h.n.flowHash(p)^uint64(h.id)), up)
+	for _, e := range h.ends {
+		if !e.out.down {
+			if i == 0 {
+				return e
+			}
+			i--
+		}
+	}
+	return h.ends[0]
+}
+
+// pause obeys a PFC frame that came by a link.
+func (h *Host) pause(at *end, f *pfc.Frame) {
+	e, c := h.e, &at.nic
+	c.account(at.out)
+	for prio := range 8 {
+		q, ok := f.Time(prio)
+		if !ok {
+			continue
+		}
+		bit := uint8(1) << prio
+		if q == 0 {
+			c.till[prio] = e.now.ns
+			continue
+		}
+		if c.paused&bit == 0 {
+			c.paused |= bit
+			c.since[prio] = e.now.ns
+			at.out.counters.Pauses++
+		}
+		c.till[prio] = e.now.ns + int64(pfc.Duration(q, at.out.rate))
+		e.schedule(stamp{ns: c.till[prio]}, evHost, h.id<<1)
+	}
+	h.unpause()
+}
+
+// resume is called when a pause that the host obeys may be over, one that it asked for
+// has to be repeated, or, with rx, a packet has been read.
+func (h *Host) resume(rx bool) {
+	if rx {
+		h.rx.done(h)
+		return
+	}
+	h.repeatStorm()
+	if h.unpause() {
+		h.settle()
+	}
+}
+
+// unpause ends pauses whose time has come, and tells the port: it holds back what any
+// of its links may not send.
+func (h *Host) unpause() bool {
+	paused := uint8(0)
+	for _, at := range h.ends {
+		c := &at.nic
+		if c.paused != 0 {
+			c.account(at.out)
+		}
+		for m := c.paused; m != 0; m &= m - 1 {
+			if prio := bits.TrailingZeros8(m); c.till[prio] <= h.e.now.ns {
+				c.paused &^= 1 << prio
+			}
+		}
+		paused |= c.paused
+	}
+	changed := paused != h.paused
+	h.paused = paused
+	h.Port.SetPaused(paused)
+	return changed
+}
+
+// sendPFC asks the other ends of the host's links to pause priorities for so many
+// quanta, 0 to go on.
+func (h *Host) sendPFC(mask uint8, quanta uint16) {
+	for _, at := range h.ends {
+		k := h.e.newPacket()
+		k.pause, k.ecn = true, noECN
+		k.size = minFrame + fcsSize
+		k.pfc = pfc.New([6]byte(h.Port.MAC()))
+		for m := mask; m != 0; m &= m - 1 {
+			k.pfc.Set(bits.TrailingZeros8(m), quanta)
+		}
+		if h.n.bytes {
+			k.buf = k.pfc.AppendFrame(k.buf[:0])
+		}
+		if quanta == 0 {
+			at.out.counters.ResumeSent++
+		} else {
+			at.out.counters.PauseSent++
+		}
+		at.nic.control.push(k)
+		h.drain(at)
+	}
+}
+
+// storm is a host that asks for pauses without end, as a card that has failed does.
+type storm struct {
+	mask  uint8
+	until int64
+	again int64
+}
+
+// PauseStorm has the host ask its links' other ends for d to pause the priorities of
+// mask, bit n for priority n, whether or not it has room: what a faulty card does. 0
+// ends a storm.
+func (h *Host) PauseStorm(mask uint8, d time.Duration) {
+	was := h.storm.mask
+	h.storm = storm{mask: mask, until: h.e.now.ns + max(0, int64(d))}
+	if mask == 0 || d <= 0 {
+		h.storm.mask = 0
+		if was != 0 {
+			h.sendPFC(was, 0)
+		}
+		return
+	}
+	h.storm.again = h.e.now.ns
+	h.repeatStorm()
+}
+
+func (h *Host) repeatStorm() {
+	s := &h.storm
+	switch {
+	case s.mask == 0 || h.e.now.ns < s.again:
+		return
+	case h.e.now.ns >= s.until:
+		h.sendPFC(s.mask, 0)
+		s.mask = 0
+		return
+	}
+	h.sendPFC(s.mask, maxQuanta)
+	s.again = s.until
+	for _, at := range h.ends {
+		s.again = min(s.again, h.e.now.ns+int64(pfc.Duration(maxQuanta, at.out.rate))/2+1)
+	}
+	h.e.schedule(stamp{ns: s.again}, evHost, h.id<<1)
+}
+
+// ReceiveConfig says how fast a host takes what arrives. Lengths are in bytes.
+type ReceiveConfig struct {
+	Rate   uint64 // bits per second of frames
+	Buffer int    // for what waits; more is dropped; 0 means 1,000,000
+	// Lossless are the priorities that the host asks to pause, together, when more
+	// than XOFF bytes wait, until no more than XON do. 0 of both means half and a
+	// quarter of the buffer.
+	Lossless  uint8
+	XOFF, XON int
+}
+
+// receiver is the buffer of a host that is slow to take what arrives.
+type receiver struct {
+	cfg     ReceiveConfig
+	waiting list
+	bytes   int
+	busy    bool
+	asked   bool
+	dropped uint64
+}
+
+func newReceiver(cfg *ReceiveConfig) (*receiver, error) {
+	r := &receiver{cfg: *cfg}
+	c := &r.cfg
+	if c.Buffer == 0 {
+		c.Buffer = 1_000_000
+	}
+	if c.XOFF == 0 {
+		c.XOFF = c.Buffer / 2
+	}
+	if c.XON == 0 {
+		c.XON = c.XOFF / 2
+	}
+	if c.Rate == 0 || c.Rate > 1e13 || c.Buffer < 0 || c.XOFF < 0 || c.XON < 0 || c.XON > c.XOFF || c.XOFF > c.Buffer {
+		return nil, fmt.Errorf("%w: receive %+v, want 0 < Rate and XON <= XOFF <= Buffer", ErrConfig, *cfg)
+	}
+	return r, nil
+}
+
+// Dropped returns how many packets a host with ReceiveConfig had no room for.
+func (h *Host) Dropped() uint64 {
+	if h.rx == nil {
+		return 0
+	}
+	return h.rx.dropped
+}
+
+func (r *receiver) push(h *Host, p *packet) {
+	if r.bytes+int(p.size) > r.cfg.Buffer {
+		r.dropped++
+		h.e.release(p)
+		return
+	}
+	r.waiting.push(p)
+	r.bytes += int(p.size)
+	if !r.asked && r.cfg.Lossless != 0 && r.bytes > r.cfg.XOFF {
+		r.asked = true
+		h.PauseStorm(r.cfg.Lossless, 365*24*time.Hour)
+	}
+	if !r.busy {
+		r.read(h)
+	}
+}
+
+func (r *receiver) read(h *Host) {
+	r.busy = true
+	t := int64(uint64(r.waiting.head.size) * 8e9 / r.cfg.Rate)
+	h.e.schedule(stamp{ns: h.e.now.ns + max(1, t)}, evHost, h.id<<1|1)
+}
+
+// done is called when the first packet that waits has been read.
+func (r *receiver) done(h *Host) {
+	p := r.waiting.pop()
+	r.bytes -= int(p.size)
+	r.busy = false
+	if r.waiting.head != nil {
+		r.read(h)
+	}
+	if r.asked && r.bytes <= r.cfg.XON {
+		r.asked = false
+		h.PauseStorm(0, 0)
+	}
+	h.take(p)
+}

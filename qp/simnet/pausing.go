@@ -1,0 +1,121 @@
+package simnet
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/roce-go/roce/cnp/pfc"
+)
+
+// maxQuanta is the longest pause that a frame can ask for.
+const maxQuanta = 0xffff
+
+// pauses is what an output obeys.
+type pauses struct {
+	mask  uint8    // priorities that stand still
+	dead  uint8    // those of mask that the watchdog has given up
+	till  [8]int64 // when they go on
+	since [8]int64 // when PausedFor was last brought up to date
+	began [8]int64 // when the pause, or the last packet that still left, was
+}
+
+// ask has the peer of port pause a priority, and again before that ends.
+func (p *swPort) ask(prio uint8) {
+	p.tell(prio, maxQuanta)
+	e := p.sw.e
+	in := &p.in[prio]
+	in.repeatAt = e.now.ns + int64(pfc.Duration(maxQuanta, p.end.link.cfg.Rate))/2
+	e.schedule(stamp{ns: in.repeatAt}, evPause, p.id<<3|int32(prio))
+}
+
+// repeatPause is called when a pause that a port asked for is half over.
+func (p *swPort) repeatPause(prio uint8) {
+	e, in := p.sw.e, &p.in[prio]
+	if !in.xoff || in.repeatAt != e.now.ns {
+		return
+	}
+	if !p.sw.buffer.Pause(p.end.port, int(prio), true) { // a threshold has risen
+		in.xoff = false
+		p.tell(prio, 0)
+		return
+	}
+	if p.end.in.from.sw != nil {
+		e.suspect(p.end.in, prio)
+	}
+	p.ask(prio)
+}
+
+// tell sends a PFC frame for one priority.
+func (p *swPort) tell(prio uint8, quanta uint16) {
+	e := p.sw.e
+	k := e.newPacket()
+	k.pause, k.ecn = true, noECN
+	k.size = minFrame + fcsSize
+	k.pfc = pfc.New([6]byte{0x02, 1, byte(p.id >> 24), byte(p.id >> 16), byte(p.id >> 8), byte(p.id)})
+	k.pfc.Set(int(prio), quanta)
+	if e.n.bytes {
+		k.buf = k.pfc.AppendFrame(k.buf[:0])
+	}
+	d := p.end.out
+	if quanta == 0 {
+		d.counters.ResumeSent++
+	} else {
+		d.counters.PauseSent++
+	}
+	d.q.control.push(k)
+	d.serve()
+}
+
+// pausedBy obeys a PFC frame that came from the peer of the output.
+func (q *egress) pausedBy(f *pfc.Frame) {
+	e, c := q.sw.e, &q.pauses
+	now := e.now.ns
+	q.account(now)
+	for prio := range 8 {
+		quanta, ok := f.Time(prio)
+		if !ok {
+			continue
+		}
+		if quanta == 0 {
+			c.till[prio] = now
+			continue
+		}
+		if c.mask>>prio&1 == 0 {
+			c.mask |= 1 << prio
+			c.since[prio], c.began[prio] = now, now
+			q.d.counters.Pauses++
+			if w := q.sw.cfg.Watchdog; w != 0 {
+				e.schedule(stamp{ns: now + int64(w)}, evOpen, q.d.id<<1|1)
+			}
+		}
+		c.till[prio] = now + int64(pfc.Duration(quanta, q.d.rate))
+		e.schedule(stamp{ns: c.till[prio]}, evOpen, q.d.id<<1)
+	}
+	q.d.open()
+}
+
+// open ends the pauses whose time has come.
+func (d *Direction) open() {
+	c := &d.q.pauses
+	d.q.account(d.e.now.ns)
+	for m := c.mask; m != 0; m &= m - 1 {
+		if prio := bits.TrailingZeros8(m); c.till[prio] <= d.e.now.ns {
+			c.mask &^= 1 << prio
+			c.dead &^= 1 << prio
+		}
+	}
+	d.serve()
+}
+
+// watch is the watchdog: it gives up queues that have been paused for too long.
+func (q *egress) watch() {
+	c := &q.pauses
+	for m := c.mask &^ c.dead; m != 0; m &= m - 1 {
+		prio := bits.TrailingZeros8(m)
+		if time.Duration(q.d.e.now.ns-c.began[prio]) >= q.sw.cfg.Watchdog {
+			c.dead |= 1 << prio
+			q.d.counters.Watchdog++
+			q.flush(1 << prio)
+		}
+	}
+}

@@ -1,0 +1,321 @@
+package simnet
+
+import (
+	"cmp"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A network with several threads runs in windows of time. Nothing that happens in one
+// engine within a window reaches another before its end, since links between engines
+// take longer than that; what was sent on them is handed over when all have come to
+// the end. Events have an order that does not depend on who caused them, so that each
+// engine does what it would do alone.
+
+// partition deals switches, each with its hosts, out to the engines, and moves the
+// events to where they belong.
+func (n *Network) partition() {
+	want := max(1, n.cfg.Threads)
+	if want == 1 && len(n.engines) == 1 {
+		return
+	}
+	groups := n.groups()
+	for len(n.engines) < want {
+		first := n.engines[0]
+		n.engines = append(n.engines, &engine{n: n, id: len(n.engines), now: first.now, clock: first.clock})
+	}
+	// The heaviest first, each to the engine that has least.
+	slices.SortStableFunc(groups, func(a, b *group) int { return cmp.Compare(b.weight, a.weight) })
+	load := make([]int, len(n.engines))
+	for _, g := range groups {
+		least := 0
+		for i := range load {
+			if load[i] < load[least] {
+				least = i
+			}
+		}
+		load[least] += g.weight
+		e := n.engines[least]
+		for _, s := range g.switches {
+			s.e = e
+		}
+		for _, h := range g.hosts {
+			h.e = e
+		}
+	}
+	for _, d := range n.dirs {
+		d.e = d.from.engine()
+		d.crossing = d.e != d.to.engine()
+	}
+	n.moveEvents()
+}
+
+// moveEvents puts all events where what they are of is now.
+func (n *Network) moveEvents() {
+	var events []event
+	var timers []timer
+	var calls []call
+	for _, e := range n.engines {
+		events, timers, calls = append(events, e.queue.h...), append(timers, e.timers.h...), append(calls, e.calls.h...)
+		e.queue.h, e.timers.h, e.calls.h = e.queue.h[:0], e.timers.h[:0], e.calls.h[:0]
+		for _, h := range e.dirty {
+			if h.e != e {
+				h.e.dirty = append(h.e.dirty, h)
+			}
+		}
+		e.dirty = slices.DeleteFunc(e.dirty, func(h *Host) bool { return h.e != e })
+	}
+	for _, ev := range events {
+		n.owner(ev.class(), ev.arg()).queue.push(ev)
+	}
+	for _, t := range timers {
+		t.host.timerIn = 0
+		t.host.e.timers.set(t.host, t.at)
+	}
+	for _, c := range calls {
+		n.hosts[c.host].e.calls.push(c)
+	}
+}
+
+// owner returns the engine that an event belongs to.
+func (n *Network) owner(c class, arg int32) *engine {
+	switch c {
+	case evArrive, evLate:
+		return n.dirs[arg].to.engine()
+	case evHost:
+		return n.hosts[arg>>1].e
+	case evOpen:
+		return n.dirs[arg>>1].e
+	case evPause:
+		return n.swPorts[arg>>3].sw.e
+	}
+	return n.dirs[arg].e
+}
+
+// group is what has to be in one engine.
+type group struct {
+	switches []*Switch
+	hosts    []*Host
+	weight   int
+}
+
+// groups returns the parts of the network that only links between switches with a
+// delay join.
+func (n *Network) groups() (out []*group) {
+	parent := make([]int, len(n.switches)+len(n.hosts))
+	for i := range parent {
+		parent[i] = i
+	}
+	find := func(i int) int {
+		for parent[i] != i {
+			parent[i] = parent[parent[i]]
+			i = parent[i]
+		}
+		return i
+	}
+	number := func(e *end) int {
+		if e.host != nil {
+			return len(n.switches) + int(e.host.id)
+		}
+		return int(e.sw.id)
+	}
+	for _, l := range n.links {
+		if l.cfg.Delay == 0 || l.a.host != nil && l.a == l.a.host.ends[0] || l.b.host != nil && l.b == l.b.host.ends[0] {
+			a, b := find(number(l.a)), find(number(l.b))
+			parent[max(a, b)] = min(a, b)
+		}
+	}
+	of := make(map[int]*group)
+	at := func(i int) *group {
+		r := find(i)
+		if of[r] == nil {
+			of[r] = new(group)
+			out = append(out, of[r])
+		}
+		return of[r]
+	}
+	for i, s := range n.switches {
+		g := at(i)
+		g.switches = append(g.switches, s)
+		g.weight += len(s.ports)
+	}
+	for i, h := range n.hosts {
+		g := at(len(n.switches) + i)
+		g.hosts = append(g.hosts, h)
+		g.weight += 4
+	}
+	return out
+}
+
+// lookahead returns for how long no engine can reach another: the shortest delay of a
+// link between two.
+func (n *Network) lookahead() int64 {
+	least := int64(searchEvery)
+	for _, d := range n.dirs {
+		if d.crossing {
+			least = min(least, d.delay)
+		}
+	}
+	return least
+}
+
+// runThreads does all events up to end.
+func (n *Network) runThreads(end int64) error {
+	ahead := n.lookahead()
+	w := newWorkers(n.engines)
+	defer w.stop()
+	for {
+		next := int64(noTime)
+		for _, e := range n.engines {
+			next = min(next, e.next())
+		}
+		if next > end || next == noTime {
+			return nil
+		}
+		limit := min(next+ahead-1, end, (next/searchEvery+1)*searchEvery-1, n.calls.due()-1)
+		if limit < next {
+			return nil // a search was planned
+		}
+		n.parallel = true
+		w.run(limit)
+		n.parallel = false
+		n.exchange()
+		n.planSearch()
+		if n.observer != nil {
+			n.replay()
+		}
+		if n.check.Load() {
+			if err := n.changed(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// exchange hands over what was sent between engines. For each packet an empty one
+// comes back, so that none runs out.
+func (n *Network) exchange() {
+	for _, e := range n.engines {
+		for _, d := range e.crossing {
+			to := d.to.engine()
+			for p := d.sent.pop(); p != nil; p = d.sent.pop() {
+				d.fly(p, p.late)
+				if back := to.free; back != nil {
+					to.free = back.next
+					back.next = e.free
+					e.free = back
+				}
+			}
+		}
+		e.crossing = e.crossing[:0]
+	}
+}
+
+// workers run engines at the same time, the first on the caller's goroutine.
+type workers struct {
+	engines []*engine
+	limit   int64
+	round   atomic.Uint32
+	left    atomic.Int32
+	over    atomic.Bool
+	done    sync.WaitGroup
+}
+
+func newWorkers(engines []*engine) *workers {
+	w := &workers{engines: engines}
+	for _, e := range engines[1:] {
+		w.done.Add(1)
+		go w.work(e)
+	}
+	return w
+}
+
+func (w *workers) work(e *engine) {
+	defer w.done.Done()
+	for round := uint32(1); ; round++ {
+		spin(func() bool { return w.round.Load() >= round })
+		if w.over.Load() {
+			return
+		}
+		e.runTo(w.limit)
+		w.left.Add(-1)
+	}
+}
+
+// run has all engines do their events up to limit.
+func (w *workers) run(limit int64) {
+	w.limit = limit
+	w.left.Store(int32(len(w.engines) - 1))
+	w.round.Add(1)
+	w.engines[0].runTo(limit)
+	spin(func() bool { return w.left.Load() == 0 })
+}
+
+func (w *workers) stop() {
+	w.over.Store(true)
+	w.round.Add(1)
+	w.done.Wait()
+}
+
+// spin waits for what takes some microseconds.
+func spin(ready func() bool) {
+	for i := 0; !ready(); i++ {
+		if i > 100 {
+			runtime.Gosched()
+		}
+	}
+}
+
+func (e *engine) runTo(limit int64) {
+	for e.step(limit) {
+	}
+}
+
+// logged is a packet event of a window, for the observer afterwards.
+type logged struct {
+	key  event
+	at   int64
+	d    *Direction
+	p    *packet
+	fate Fate
+}
+
+// replay tells the observer of a window in the order in which a single engine would
+// have: at each moment that of the engine whose event is first.
+func (n *Network) replay() {
+	for {
+		var first *engine
+		for _, e := range n.engines {
+			if len(e.log) != 0 && (first == nil || e.log[0].key.before(&first.log[0].key)) {
+				first = e
+			}
+		}
+		if first == nil {
+			break
+		}
+		x := first.log[0]
+		first.log = first.log[1:]
+		n.tell(x.d, x.p, x.fate, time.Duration(x.at))
+		first.release(x.p)
+	}
+	for _, e := range n.engines {
+		e.log = e.logMemory[:0]
+	}
+}
+
+// observe tells the observer of a packet.
+func (e *engine) observe(d *Direction, p *packet, fate Fate) {
+	n := e.n
+	if n.observer == nil {
+		return
+	}
+	if !n.parallel {
+		n.tell(d, p, fate, time.Duration(e.now.ns))
+		return
+	}
+	e.log = append(e.log, logged{e.cur, e.now.ns, d, e.clone(p), fate})
+	e.logMemory = e.log
+}
