@@ -466,7 +466,7 @@ func (r *Responder) executeWrite(p *bth.Packet, srq *SRQ) Verdict {
 		if !ok {
 			return r.refuse(aeth.NakRemoteAccessError)
 		}
-		copy(dst, p.Payload)
+		place(dst, p.Payload)
 	}
 	if begins {
 		r.c.RxWriteRequests++

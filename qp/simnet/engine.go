@@ -48,8 +48,8 @@ func (e *engine) schedule(at stamp, c class, arg int32) { e.queue.push(newEvent(
 // next returns when the engine's next event is, noTime for never.
 func (e *engine) next() int64 {
 	at := e.calls.due()
-	if h := e.queue.h; len(h) != 0 {
-		at = min(at, h[0].at)
+	if ev, ok := e.queue.first(); ok {
+		at = min(at, ev.at)
 	}
 	if h := e.timers.h; len(h) != 0 {
 		at = min(at, h[0].at)
@@ -59,15 +59,14 @@ func (e *engine) next() int64 {
 
 // step does the next event, if there is one no later than end.
 func (e *engine) step(end int64) bool {
-	const none = 1<<64 - 1
-	first := event{noTime, none}
-	if h := e.queue.h; len(h) != 0 {
-		first = h[0]
+	first, ok := e.queue.first()
+	if !ok {
+		first = event{noTime, 1<<64 - 1}
 	}
 	timer := false
 	if h := e.timers.h; len(h) != 0 && h[0].at <= first.at {
 		if t := h[0].event(); t.before(&first) {
-			first, timer = t, true
+			first, timer, ok = t, true, true
 		}
 	}
 	switch at := e.calls.due(); {
@@ -76,7 +75,7 @@ func (e *engine) step(end int64) bool {
 		e.cur = newEvent(stamp{ns: c.at}, evCall, c.host)
 		e.setNow(stamp{ns: c.at})
 		c.fn()
-	case first.at > end || first.ord == none:
+	case first.at > end || !ok:
 		return false
 	case timer:
 		e.cur = first
@@ -132,5 +131,5 @@ func (e *engine) settleDirty() {
 
 // idle reports whether nothing is left to do.
 func (e *engine) idle() bool {
-	return len(e.queue.h) == 0 && len(e.calls.h) == 0 && e.timers.idle()
+	return e.queue.len() == 0 && len(e.calls.h) == 0 && e.timers.idle()
 }

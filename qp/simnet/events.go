@@ -1,5 +1,7 @@
 package simnet
 
+import "math/bits"
+
 // class says what is to be done when an event's time comes. Of one instant, events
 // happen in this order, and within a class by the number of the direction, host or
 // port that they are of: an order that does not depend on who caused what first.
@@ -59,15 +61,113 @@ func (e *event) before(f *event) bool {
 	return e.at < f.at || e.at == f.at && e.ord < f.ord
 }
 
-// eventQueue is a four-way heap: a quarter of the levels' cache lines of a
-// binary one. What keeps it fast is that it stays short: a direction has one event
-// for all packets in flight and a host one for all timers, so that its length
-// follows the number of links that are busy.
+// eventQueue is a wheel of the nanoseconds to come, and a heap of what is later. A
+// direction has one event for all packets in flight and a host one for all timers, so
+// that its length follows the number of links that are busy, and nearly all events are
+// of the next microseconds: the wheel takes and gives them at a cost that does not grow
+// with their number.
 type eventQueue struct {
-	h []event
+	base  int64 // time of the event that was taken last: none is earlier
+	near  int   // events in the wheel
+	slot  int   // where first found the first, -1 for the heap
+	heads [wheelSize]int32
+	used  [wheelSize / 64]uint64 // bit for each slot that has events
+	words uint64                 // bit for each word of used that is not 0
+	nodes []node                 // the first is not used
+	free  int32
+	far   eventHeap
+}
+
+const wheelSize = 4096 // nanoseconds
+
+// node is an event in a list of those of one nanosecond, in order.
+type node struct {
+	ev   event
+	next int32
 }
 
 func (q *eventQueue) push(e event) {
+	if uint64(e.at-q.base) >= wheelSize {
+		q.far.push(e)
+		return
+	}
+	i := q.free
+	if i != 0 {
+		q.free = q.nodes[i].next
+	} else {
+		if len(q.nodes) == 0 {
+			q.nodes = append(q.nodes, node{})
+		}
+		i = int32(len(q.nodes))
+		q.nodes = append(q.nodes, node{})
+	}
+	slot := int(e.at % wheelSize)
+	at := &q.heads[slot]
+	for *at != 0 && q.nodes[*at].ev.ord < e.ord {
+		at = &q.nodes[*at].next
+	}
+	q.nodes[i] = node{e, *at}
+	*at = i
+	q.used[slot/64] |= 1 << (slot % 64)
+	q.words |= 1 << (slot / 64)
+	q.near++
+}
+
+// first returns the first event, if there is one.
+func (q *eventQueue) first() (e event, ok bool) {
+	q.slot = -1
+	if q.near == 0 {
+		if len(q.far.h) == 0 {
+			return e, false
+		}
+		return q.far.h[0], true
+	}
+	from := int(q.base % wheelSize)
+	w := from / 64
+	if m := q.used[w] >> (from % 64); m != 0 {
+		q.slot = from + bits.TrailingZeros64(m)
+	} else {
+		// The words after w, then round to w again.
+		w = (w + 1 + bits.TrailingZeros64(bits.RotateLeft64(q.words, -(w+1)))) % 64
+		q.slot = w*64 + bits.TrailingZeros64(q.used[w])
+	}
+	e = q.nodes[q.heads[q.slot]].ev
+	if len(q.far.h) != 0 && q.far.h[0].before(&e) {
+		q.slot = -1
+		return q.far.h[0], true
+	}
+	return e, true
+}
+
+// pop takes off the event that first returned just now.
+func (q *eventQueue) pop() {
+	if q.slot < 0 {
+		q.base = q.far.pop().at
+		return
+	}
+	s := q.slot
+	i := q.heads[s]
+	n := &q.nodes[i]
+	q.base = n.ev.at
+	q.heads[s] = n.next
+	if n.next == 0 {
+		if q.used[s/64] &^= 1 << (s % 64); q.used[s/64] == 0 {
+			q.words &^= 1 << (s / 64)
+		}
+	}
+	n.next = q.free
+	q.free = i
+	q.near--
+}
+
+func (q *eventQueue) len() int { return q.near + len(q.far.h) }
+
+// eventHeap is a four-way heap: a quarter of the levels' cache lines of a binary one.
+type eventHeap struct {
+	h []event
+}
+
+func (q *eventHeap) push(e event) {
 	q.h = append(q.h, e)
 	h := q.h
 	i := len(h) - 1
@@ -83,7 +183,7 @@ func (q *eventQueue) push(e event) {
 }
 
 // pop takes the first event off; there must be one.
-func (q *eventQueue) pop() event {
+func (q *eventHeap) pop() event {
 	h := q.h
 	first := h[0]
 	last := len(h) - 1

@@ -12,14 +12,18 @@ import (
 // moved and popped in between.
 func TestQueuesAgainstSorting(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
+	for range 50 {
 		var q eventQueue
 		var want []event
 		seq := uint64(0)
 		for range 300 {
 			if len(want) == 0 || rng.IntN(3) != 0 {
 				seq++
-				e := newEvent(stamp{rng.Int64N(20), rng.Uint32N(3)}, class(rng.IntN(8)), int32(seq))
+				at := q.base + rng.Int64N(20)
+				if rng.IntN(4) == 0 {
+					at = q.base + rng.Int64N(3*wheelSize)
+				}
+				e := newEvent(stamp{at, rng.Uint32N(3)}, class(rng.IntN(8)), int32(seq))
 				q.push(e)
 				i, _ := slices.BinarySearchFunc(want, e, func(a, b event) int {
 					if a.before(&b) {
@@ -29,12 +33,16 @@ func TestQueuesAgainstSorting(t *testing.T) {
 				})
 				want = slices.Insert(want, i, e)
 			} else {
-				require.Equal(t, want[0], q.pop())
+				first, ok := q.first()
+				require.True(t, ok)
+				require.Equal(t, want[0], first)
+				q.pop()
 				want = want[1:]
+				require.Equal(t, len(want), q.len())
 			}
 		}
 	}
-	for range 200 {
+	for range 50 {
 		var q timerQueue
 		hosts := make([]*Host, 40)
 		for i := range hosts {

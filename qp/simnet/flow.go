@@ -99,11 +99,22 @@ func (n *Network) AddFlow(cfg FlowConfig) (*Flow, error) {
 }
 
 // scratchFor returns memory of size bytes, always the same. It grows by powers of
-// two, so that flows of many sizes do not take many regions.
+// two, so that flows of many sizes do not take many regions. All hosts have the same,
+// but where several threads would write to it. In a shared network what a packet carries
+// is then where it has to be: nothing is copied, and memory that nobody touches takes no
+// room.
 func (h *Host) scratchFor(size int) []byte {
-	if len(h.scratch) < size {
-		h.scratch = make([]byte, max(4096, 1<<bits.Len(uint(size-1))))
-		h.scratchKey = 0
+	room := max(4096, 1<<bits.Len(uint(max(size, 1)-1)))
+	switch n := h.n; {
+	case n.carry == Shared || n.cfg.Threads <= 1:
+		if len(n.arena) < size {
+			n.arena = make([]byte, max(1<<16, room))
+		}
+		if len(h.scratch) != len(n.arena) {
+			h.scratch, h.scratchKey = n.arena, 0
+		}
+	case len(h.scratch) < size:
+		h.scratch, h.scratchKey = make([]byte, room), 0
 	}
 	return h.scratch[:size]
 }

@@ -30,7 +30,8 @@ const (
 	Decoded
 	// Shared is decoded packets whose payload stays in the sender's memory, for
 	// speed. The caller must not change that memory while packets of it may be
-	// under way, not even after completion, nor use gather lists.
+	// under way, not even after completion, nor use gather lists. Flows (AddFlow)
+	// then carry lengths only: their payload is never read or written.
 	Shared
 )
 
@@ -72,6 +73,7 @@ type Network struct {
 	check    atomic.Bool // something of stopped, deadlock, routed has changed
 	stopped  atomic.Bool
 
+	arena    []byte // of flows: see scratchFor
 	hosts    []*Host
 	switches []*Switch
 	links    []*Link

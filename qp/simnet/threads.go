@@ -59,8 +59,13 @@ func (n *Network) moveEvents() {
 	var timers []timer
 	var calls []call
 	for _, e := range n.engines {
-		events, timers, calls = append(events, e.queue.h...), append(timers, e.timers.h...), append(calls, e.calls.h...)
-		e.queue.h, e.timers.h, e.calls.h = e.queue.h[:0], e.timers.h[:0], e.calls.h[:0]
+		for ev, ok := e.queue.first(); ok; ev, ok = e.queue.first() {
+			e.queue.pop()
+			events = append(events, ev)
+		}
+		e.queue = eventQueue{base: e.now.ns}
+		timers, calls = append(timers, e.timers.h...), append(calls, e.calls.h...)
+		e.timers.h, e.calls.h = e.timers.h[:0], e.calls.h[:0]
 		for _, h := range e.dirty {
 			if h.e != e {
 				h.e.dirty = append(h.e.dirty, h)
