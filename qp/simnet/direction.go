@@ -49,7 +49,7 @@ func (d *Direction) measure(size int32) {
 // send begins to send p, which belongs to the direction from now on.
 func (d *Direction) send(p *packet) {
 	e := d.e
-	if p.collect {
+	if p.collect && d.q != nil {
 		p.tel.Stamp(congestion.NewHop(d.rate, e.now.ns, d.counters.Bytes, uint64(d.Queue())))
 		p.size += 8
 	}

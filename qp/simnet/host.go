@@ -276,6 +276,8 @@ func (h *Host) take(p *packet) {
 		h.broken++
 	case e.n.bytes:
 		h.Port.HandleFrame(e.clock, p.buf)
+	case p.told:
+		h.Port.HandleTelemetry(e.clock, &p.f, &p.tel)
 	default:
 		h.Port.HandleDecoded(e.clock, &p.f)
 	}
@@ -395,6 +397,10 @@ func (h *Host) sendOne() bool {
 			p.f.Packet.Payload = p.buf
 		}
 		p.size = wireSize(decodedSize(&p.f))
+		if t := h.Port.Telemetry(); t != nil {
+			p.tel, p.told, p.collect = *t, true, t.Mode == congestion.INTCollect
+			p.size += int32(t.Size())
+		}
 	}
 	if !ok {
 		e.release(p)

@@ -34,6 +34,7 @@ type packet struct {
 	broken  bool   // decoded networks: the receiver's ICRC check would fail
 	trimmed bool   // a switch cut it to its headers
 	hashed  bool   // hash is known
+	told    bool   // tel goes with it
 	collect bool   // switches add to tel
 	late    bool   // it flies by itself
 	hash    uint64 // of the five-tuple
@@ -42,6 +43,8 @@ type packet struct {
 	pfc pfc.Frame
 	buf []byte      // bytes: the frame, without FCS; decoded: the payload
 	f   frame.Frame // unless the network carries bytes
+
+	_ [8]byte // to whole lines
 }
 
 // list is a queue of packets.
@@ -87,7 +90,7 @@ func (e *engine) newPacket() *packet {
 }
 
 func (e *engine) release(p *packet) {
-	p.pause, p.broken, p.trimmed, p.hashed, p.collect = false, false, false, false, false
+	p.pause, p.broken, p.trimmed, p.hashed, p.told, p.collect = false, false, false, false, false, false
 	p.next = e.free
 	e.free = p
 }
