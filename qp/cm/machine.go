@@ -153,6 +153,10 @@ func NewMachine(cfg Config) (*Machine, error) {
 	}
 	n := cfg.MaxCalls
 	m := &Machine{cfg: cfg, calls: make([]call, n), free: make([]int32, n), timers: make(timerHeap, 0, n)}
+	m.replies.ring = make([]reply, 8)
+	if n > 8 {
+		m.replies.ring = make([]reply, 64)
+	}
 	var key uint64
 	if cfg.Seed != nil {
 		m.rng = rand.NewChaCha8(*cfg.Seed)

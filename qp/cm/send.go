@@ -11,7 +11,7 @@ type reply struct {
 // replyRing holds a bounded number of them. What finds it full is lost: the peer
 // asks again.
 type replyRing struct {
-	ring       [64]reply
+	ring       []reply // a power of two
 	head, tail uint32
 }
 
@@ -85,6 +85,9 @@ func (m *Machine) NextMAD(dst []byte) (mad []byte, to Address, ok bool) {
 	m.counters.Tx++
 	return dst, to, true
 }
+
+// Pending reports whether NextMAD has a datagram.
+func (m *Machine) Pending() bool { return m.replies.head != m.replies.tail || m.sending.head >= 0 }
 
 // Deadline returns when Tick is due, or false when nothing is.
 func (m *Machine) Deadline() (time.Time, bool) {

@@ -190,6 +190,7 @@ func (p *Port) resolveAgain(t int64) {
 // wake tells the QPs that wait for an address that it is known, or that nobody
 // answers.
 func (p *Port) wake(a netip.Addr, known bool) {
+	p.wakeMADs(a, known)
 	for _, q := range p.qps {
 		if q == nil || !q.unresolved {
 			continue

@@ -14,11 +14,13 @@ package softnic
 
 import (
 	"errors"
+	"math/rand/v2"
 	"net/netip"
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/congestion"
 )
 
@@ -64,11 +66,24 @@ const firstQPN = 0x11
 // Config says what a port is.
 type Config struct {
 	MAC     frame.MAC
-	GIDs    []GID    // addresses, 1 .. 256
-	PKeys   []uint16 // partitions; empty means the default, 0xffff
-	UDPPort uint16   // RoCE v2 destination port; 0 means 4791
-	MaxQPs  int      // 0 means 1024; at most 2^23
-	Regions *qp.Regions
+	GIDs    []GID       // addresses, 1 .. 256
+	PKeys   []uint16    // partitions; empty means the default, 0xffff
+	UDPPort uint16      // RoCE v2 destination port; 0 means 4791
+	MaxQPs  int         // 0 means 1024; at most 2^23
+	Regions *qp.Regions // nil makes a table of 1024
+
+	// CM, where not nil, has the port make and take connections, by QP 1: see Connect
+	// and Listen. Its CAGUID 0 means one made of MAC, its Seed nil one made of Seed.
+	// Without CM the port refuses all requests for connections. A QP created with
+	// the number GSIQPN takes the datagrams instead.
+	CM *cm.Config
+	// Seed makes QP numbers and starting PSNs that nobody can guess. nil gives QP
+	// numbers in order, and PSN 0.
+	Seed *[32]byte
+
+	// PeerMAC, where not zero, is the Ethernet address of all peers, such as that of
+	// a gateway, or any for a wire without such addresses: nothing is resolved.
+	PeerMAC frame.MAC
 
 	// MaxNeighbors bounds the table of hardware addresses. 0 means 1024. Hosts that
 	// asked for this one's address are in it as well, but make room.
@@ -118,15 +133,19 @@ type Counters struct {
 	RpCnpHandled           uint64 // rp_cnp_handled
 	RpCnpIgnored           uint64 // rp_cnp_ignored: of another partition, or for a QP that does not receive
 	TxFrames               uint64
-	TxUnresolved           uint64 // sends given up for want of a hardware address
+	TxUnresolved           uint64 // sends given up because there is no hardware address
+	Looped                 uint64 // packets that the port handed to itself
 }
 
 // Port is a port. It is not safe for concurrent use.
 type Port struct {
 	cfg      Config
 	gids     []gid
-	qps      []*QP // by QP number; those below firstQPN are special
+	qps      []*QP // by the low bits of the QP number; those below firstQPN are special
 	lastQPN  uint32
+	rng      *rand.ChaCha8 // nil without Config.Seed
+	gsi      gsi
+	loop     loopback
 	live     int
 	finder   frame.Finder
 	counters Counters
@@ -180,13 +199,29 @@ func New(cfg Config) (*Port, error) {
 	if len(cfg.GIDs) == 0 || len(cfg.GIDs) > 256 || cfg.MaxQPs < 1 || cfg.MaxQPs > 1<<23 || cfg.MaxNeighbors < 1 {
 		return nil, ErrConfig
 	}
+	if cfg.Regions == nil {
+		var err error
+		if cfg.Regions, err = qp.NewRegions(1024); err != nil {
+			return nil, err
+		}
+	}
+	size := 32
+	for size < firstQPN+cfg.MaxQPs {
+		size *= 2
+	}
 	p := &Port{
 		cfg:     cfg,
-		qps:     make([]*QP, firstQPN+cfg.MaxQPs),
+		qps:     make([]*QP, size),
 		lastQPN: firstQPN - 1,
 		finder:  frame.Finder{UDPPort: cfg.UDPPort},
 		cnps:    make([]cnpDue, 256),
 		srqs:    make(map[uint32]*SRQ),
+	}
+	if cfg.Seed != nil {
+		p.rng = rand.NewChaCha8(*cfg.Seed)
+	}
+	if err := p.gsi.init(&p.cfg); err != nil {
+		return nil, err
 	}
 	p.neighbors.init(cfg.MaxNeighbors)
 	for _, g := range cfg.GIDs {
@@ -302,6 +337,14 @@ func (p *Port) Due() int64 {
 	if len(p.heap) != 0 && (t == 0 || p.heap[0].due < t) {
 		t = p.heap[0].due
 	}
+	if d, ok := p.gsi.m.Deadline(); ok {
+		if d := max(p.now+int64(d.Sub(p.clock.Time(p.now))), 1); t == 0 || d < t {
+			t = d
+		}
+	}
+	if p.loop.due != 0 && (t == 0 || p.loop.due < t) {
+		t = p.loop.due
+	}
 	return t
 }
 
@@ -318,5 +361,9 @@ func (p *Port) Tick(now time.Time) {
 	}
 	if p.neighbors.due != 0 && p.neighbors.due <= t {
 		p.resolveAgain(t)
+	}
+	p.gsi.m.Tick(now)
+	if p.loop.due <= t {
+		p.loop = loopback{}
 	}
 }

@@ -33,6 +33,8 @@ type QP struct {
 
 	rate *limiter // nil without congestion control
 
+	call *Call // that made its connection
+
 	sendCQ, recvCQ     *CQ
 	sendNode, recvNode cqNode
 	next, prev         *QP // in a list of those that are ready
@@ -51,23 +53,13 @@ type QP struct {
 // and those of qp.New.
 func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	qpn := cfg.QPN
-	if qpn == 0 {
-		// Numbers are used again as late as possible: late packets of a QP that is
-		// gone find nobody.
-		for range p.cfg.MaxQPs {
-			if p.lastQPN++; int(p.lastQPN) >= len(p.qps) {
-				p.lastQPN = firstQPN
-			}
-			if p.qps[p.lastQPN] == nil {
-				qpn = p.lastQPN
-				break
-			}
-		}
+	switch {
+	case qpn == 0:
+		qpn = p.freeQPN()
+	case int64(qpn) >= int64(firstQPN+p.cfg.MaxQPs) || p.qps[qpn] != nil:
+		qpn = 0
 	}
-	if qpn == GSIQPN && cfg.Type != qp.UD {
-		return nil, ErrNoQP
-	}
-	if qpn == 0 || int64(qpn) >= int64(len(p.qps)) || p.qps[qpn] != nil {
+	if qpn == 0 || qpn == GSIQPN && cfg.Type != qp.UD {
 		return nil, ErrNoQP
 	}
 	c := cfg.Config
@@ -93,7 +85,7 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	q.sendNode.q, q.recvNode.q = q, q
 	q.recvNode.recv = true
 	q.rate = p.cc.newLimiter(c.Type)
-	p.qps[qpn] = q
+	p.qps[p.place(qpn)] = q
 	if p.live++; p.live > cap(p.heap) {
 		// Room for all, so that no call on the packet path makes any.
 		heap := make([]*QP, len(p.heap), max(16, 2*cap(p.heap)))
@@ -103,12 +95,45 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	return q, nil
 }
 
+// place returns where the QP with a number has its place: with a seed, QP numbers
+// have more bits than there are places.
+func (p *Port) place(qpn uint32) uint32 { return qpn & uint32(len(p.qps)-1) }
+
+// freeQPN returns a number for a QP, or 0 when there are MaxQPs. Numbers are used
+// again as late as possible, or taken from the seed: late packets of a QP that is
+// gone find nobody.
+func (p *Port) freeQPN() uint32 {
+	if p.live >= p.cfg.MaxQPs {
+		return 0
+	}
+	if p.rng == nil {
+		for {
+			if p.lastQPN++; int(p.lastQPN) >= firstQPN+p.cfg.MaxQPs {
+				p.lastQPN = firstQPN
+			}
+			if p.qps[p.lastQPN] == nil {
+				return p.lastQPN
+			}
+		}
+	}
+	for {
+		qpn := uint32(p.rng.Uint64()) & 0xffffff
+		// Any place does, but for those of special numbers.
+		for p.qps[p.place(qpn)] != nil || p.place(qpn) <= GSIQPN {
+			qpn = qpn&^uint32(len(p.qps)-1) | p.place(qpn+1)
+		}
+		if qpn >= firstQPN && qpn != qp.MulticastQPN {
+			return qpn
+		}
+	}
+}
+
 // QP returns the QP with a number, or nil.
 func (p *Port) QP(qpn uint32) *QP {
-	if int64(qpn) >= int64(len(p.qps)) {
-		return nil
+	if q := p.qps[p.place(qpn)]; q != nil && q.Num() == qpn {
+		return q
 	}
-	return p.qps[qpn]
+	return nil
 }
 
 // Destroy removes the QP. Completions that were not polled are gone, and so is
@@ -119,7 +144,7 @@ func (q *QP) Destroy() {
 	if p == nil {
 		return
 	}
-	p.qps[q.Num()] = nil
+	p.qps[p.place(q.Num())] = nil
 	p.live--
 	p.heapRemove(q)
 	q.sendCQ.drop(&q.sendNode)

@@ -40,6 +40,10 @@ func (p *Port) HandleFrame(now time.Time, b []byte) Result {
 	p.at(now)
 	p.counters.RxFrames++
 	f := &p.rx
+	if len(b) == 0 {
+		p.counters.RxNotRoCE++
+		return NotRoCE
+	}
 	if err := p.finder.Decode(frame.Ethernet, b, len(b), f); err != nil {
 		switch {
 		case p.handleNeighbor(b):
@@ -85,6 +89,15 @@ func (p *Port) CountDropped(r Result) {
 // kept. It does not count RxFrames.
 func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
 	p.at(now)
+	if f.Dst.IsMulticast() && p.ownAddr(f.Src.Unmap()) {
+		p.counters.RxWrongAddress++ // handed back by the network: members here had it
+		return WrongAddress
+	}
+	return p.handle(now, f)
+}
+
+// handle is HandleDecoded for packets of this port as well.
+func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 	multicast := f.Packet.DestQP == qp.MulticastQPN && f.Dst.IsMulticast()
 	if !multicast && !p.owns(f) {
 		p.counters.RxWrongAddress++
@@ -92,9 +105,12 @@ func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
 	}
 	p.counters.RxRoCE++
 	if multicast {
-		return p.handleMulticast(now, f)
+		return p.handleMulticast(now, f, nil)
 	}
 	q := p.QP(f.Packet.DestQP)
+	if q == nil && f.Packet.DestQP == GSIQPN {
+		return p.handleGSI(now, f)
+	}
 	if q == nil || f.Packet.DestQP == 0 {
 		p.counters.RxNoQP++
 		return NoQP
@@ -114,6 +130,10 @@ func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
 		p.grhOf(f)
 	}
 	v := q.m.HandlePacket(now, &f.Packet, &p.grh)
+	if q.call != nil && !q.call.est && v < qp.Invalid {
+		q.call.est = true
+		p.gsi.m.CommEst(q.call.ID) // the RTU may be lost (rule CM-6)
+	}
 	if q.rate != nil && f.Packet.Opcode.Class() == bth.Response {
 		p.acked(now, q, f, v)
 	}
@@ -138,12 +158,16 @@ func (g *gid) is(f *frame.Frame) bool {
 	return g.v1 == (f.Net == frame.GRH) && (g.addr == f.Dst || g.v1 && g.bytes == f.Dst.As16())
 }
 
-func (p *Port) handleMulticast(now time.Time, f *frame.Frame) Result {
+// handleMulticast hands f to the members of its group, except its sender.
+func (p *Port) handleMulticast(now time.Time, f *frame.Frame, from *QP) Result {
 	r := NoQP
 	p.grhOf(f)
 	for i := range p.groups {
 		if g := &p.groups[i]; g.addr == f.Dst {
 			for _, q := range g.qps {
+				if q == from {
+					continue
+				}
 				q.m.HandlePacket(now, &f.Packet, &p.grh)
 				p.touch(q)
 				r = Delivered

@@ -44,7 +44,13 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 		p.counters.TxFrames++
 		return true
 	}
-	for {
+	for p.loop.due == 0 && p.nextGSI(f) {
+		if !p.looped(now, f, nil) {
+			p.counters.TxFrames++
+			return true
+		}
+	}
+	for p.loop.due == 0 {
 		q := p.ready.pop()
 		if q == nil {
 			return false
@@ -60,15 +66,48 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 		} else {
 			p.ready.push(q, p.priorityOf(q)) // at the end: the others have their turn
 		}
+		if p.looped(now, f, q) {
+			continue
+		}
 		p.counters.TxFrames++
 		return true
 	}
+	return false
+}
+
+// loopback bounds how many packets the port hands to itself without a pause.
+type loopback struct {
+	n   int
+	due int64 // end of the pause
+}
+
+const maxLooped = 256
+
+// looped hands f inside where it is for this port itself, and reports whether the
+// network is to see nothing of it. Members of a multicast group here, but for the
+// sender q, have the packet too.
+func (p *Port) looped(now time.Time, f *frame.Frame, q *QP) bool {
+	if q != nil && f.Packet.DestQP == qp.MulticastQPN && f.Dst.IsMulticast() {
+		if len(p.groups) != 0 {
+			p.handleMulticast(now, f, q)
+		}
+		return false
+	}
+	if !p.owns(f) {
+		return false
+	}
+	p.counters.Looped++
+	p.handle(now, f)
+	if p.loop.n++; p.loop.n == maxLooped {
+		p.loop.due = p.now + 1 // others have their turn
+	}
+	return true
 }
 
 // Idle reports whether NextFrame has nothing to look at: it would report false
 // until something else happens to the port.
 func (p *Port) Idle() bool {
-	return p.ready.filled&^p.ready.paused == 0 && p.cnpHead == p.cnpTail && p.control.head == p.control.tail
+	return p.ready.filled&^p.ready.paused == 0 && p.cnpHead == p.cnpTail && p.control.head == p.control.tail && p.gsi.idle()
 }
 
 // nextOf makes the next packet of q.
@@ -217,6 +256,10 @@ func (p *Port) macOf(ah *qp.AHAttr, dst netip.Addr) (frame.MAC, bool) {
 	case dst.IsMulticast():
 		a := dst.As16()
 		return frame.MAC{0x33, 0x33, a[12], a[13], a[14], a[15]}, true
+	case p.ownAddr(dst):
+		return p.cfg.MAC, true
+	case p.cfg.PeerMAC != frame.MAC{}:
+		return p.cfg.PeerMAC, true
 	}
 	return p.neighbors.lookup(dst)
 }
