@@ -35,7 +35,7 @@ type options struct {
 	tunnels            bool
 	vxlan              ports
 	iface              string
-	mrc                mrcOptions
+	mrc                input.MRC
 	files              []string
 }
 
@@ -65,9 +65,7 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs.BoolVar(&o.tunnels, "tunnels", true, "")
 	fs.Var(&o.vxlan, "vxlan", "")
 	fs.StringVar(&o.iface, "i", "", "")
-	fs.BoolVar(&o.mrc.on, "mrc", false, "")
-	fs.Var(&o.mrc.trimmed, "mrc-trimmed", "")
-	fs.Func("mrc-port-half", "", o.mrc.setHalves)
+	o.mrc.Flags(fs)
 
 	var err error
 	if o.files, err = input.Parse(fs, args); errors.Is(err, flag.ErrHelp) {
@@ -154,9 +152,9 @@ func newDumper(o options, stdout io.Writer) *dumper {
 		asText:  textLine{colour: term.Colour(stdout), names: &shortNames},
 		total:   newSummary(),
 	}
-	if o.mrc.on {
+	if o.mrc.On {
 		d.frame.MRC = new(mrc.Packet)
-		d.finder.TrimmedDSCP = uint64(o.mrc.trimmed)
+		d.finder.TrimmedDSCP = o.mrc.Trimmed
 		d.asText.names = &mrcNames
 	}
 	return d

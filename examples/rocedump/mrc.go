@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
@@ -12,42 +11,6 @@ import (
 	"github.com/roce-go/roce/bth/mrc"
 	"github.com/roce-go/roce/examples/internal/term"
 )
-
-// mrcOptions are those of MRC.
-type mrcOptions struct {
-	on      bool
-	trimmed dscps
-	halves  mrc.Halves
-}
-
-// dscps is a flag of DSCP values, with commas between them or given repeatedly.
-type dscps uint64
-
-func (d *dscps) String() string { return "" }
-
-func (d *dscps) Set(s string) error {
-	for _, part := range strings.Split(s, ",") {
-		n, err := strconv.ParseUint(part, 0, 8)
-		if err != nil || n > 63 {
-			return fmt.Errorf("%q is no DSCP value; give 0 to 63", part)
-		}
-		*d |= 1 << n
-	}
-	return nil
-}
-
-// setHalves is the flag of the order of the halves of an entropy value.
-func (m *mrcOptions) setHalves(s string) error {
-	switch s {
-	case "low":
-		m.halves = mrc.LowInPort
-	case "high":
-		m.halves = mrc.HighInPort
-	default:
-		return fmt.Errorf("%q is neither low nor high: which half of an entropy value is the UDP source port?", s)
-	}
-	return nil
-}
 
 // seenMRC is called with each MRC packet before it is shown: the op of an endpoint
 // response is that of its request, where that was seen.

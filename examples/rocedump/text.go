@@ -112,7 +112,7 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	b = letter(b, p.SE, 'S')
 	b = letter(b, f.ECN() == frame.CE, 'C')
 	b = letter(b, p.BECN, 'B')
-	if d.mrc.on {
+	if d.mrc.On {
 		b = letter(b, f.IsMRC() && mrc.Rtx(&p.Header), 'R')
 	}
 	b = right(b, uint64(max(0, f.PayloadLen())), 6)
@@ -128,7 +128,7 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	}
 	b = details(b, f)
 	if f.IsMRC() {
-		b = mrcDetails(b, f, d.mrc.halves)
+		b = mrcDetails(b, f, d.mrc.Halves)
 	}
 	for len(b) > 0 && b[len(b)-1] == ' ' {
 		b = b[:len(b)-1]
