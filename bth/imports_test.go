@@ -37,7 +37,7 @@ func TestImports(t *testing.T) {
 		"qp/congestion":     {},
 		"cnp":               {"bth", "psn", "reth", "aeth", "qp/clock", "qp/congestion"},
 	}
-	machines := map[string]bool{"qp": true, "qp/cm": true, "qp/script": true, "qp/softnic": true, "qp/simnet": true, "qp/conform": true}
+	machines := map[string]bool{"qp": true, "qp/cm": true, "qp/script": true, "qp/softnic": true, "qp/simnet": true, "qp/conform": true, "qp/conform/mrcwatch": true}
 
 	seen := 0
 	for line := range strings.Lines(string(out)) {

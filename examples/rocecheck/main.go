@@ -37,6 +37,7 @@ type options struct {
 	html            string
 	qps             map[uint32]bool
 	cfg             conform.Config
+	mrcOptions      input.MRC
 	files           []string
 }
 
@@ -55,6 +56,7 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs.StringVar(&rate, "rate", "", "")
 	fs.DurationVar(&o.cfg.MinTimeout, "timeout", 0, "")
 	fs.DurationVar(&o.cfg.MinCNPGap, "cnp-gap", 0, "")
+	o.mrcOptions.Flags(fs)
 	fs.Func("explain", "", func(id string) error { return explain(stdout, &o, id) })
 
 	var err error
@@ -165,16 +167,23 @@ func (c *checker) capture(stdin io.Reader) int {
 		}
 	}
 	c.finish()
-	if c.breaches > 0 {
+	if c.breaches > 0 || c.mrc != nil && c.mrc.breaches > 0 {
 		code = max(code, exitWrong)
 	}
 	if c.read == 0 {
 		return code
 	}
-	if c.json {
+	onlyMRC := c.mrc != nil && c.mrc.w.Packets() > 0 && c.w.RoCEFrames() == 0
+	switch {
+	case c.json:
 		c.writeTotals()
-	} else {
+	case !onlyMRC:
 		c.writeText()
+	}
+	if c.mrc != nil && c.json {
+		c.writeMRCTotals()
+	} else if c.mrc != nil {
+		c.writeMRC()
 	}
 	if c.html != "" {
 		var b bytes.Buffer
@@ -197,6 +206,7 @@ type checker struct {
 	paint    func(colour, s string) string
 
 	w       *conform.Watcher
+	mrc     *mrcChecker // nil without -mrc
 	rec     capture.Record
 	finding conform.Finding
 	spans   []span // files read, by their first frame
@@ -230,6 +240,9 @@ func newChecker(o options, files []string, out *bufio.Writer, stdout, stderr io.
 		panic(err) // parse has checked all that comes from outside
 	}
 	c.w = w
+	if o.mrcOptions.On {
+		c.startMRC()
+	}
 	c.paint = func(_, s string) string { return s }
 	if term.Colour(stdout) {
 		c.paint = func(colour, s string) string { return colour + s + term.Reset }
@@ -284,7 +297,9 @@ func (c *checker) file(name string, stdin io.Reader) int {
 		if r.Time.After(c.last) {
 			c.last = r.Time
 		}
-		c.w.HandleFrame(r.Time, r.Link, r.Data, r.WireLen)
+		if c.mrc == nil || !c.handleMRC() {
+			c.w.HandleFrame(r.Time, r.Link, r.Data, r.WireLen)
+		}
 		c.drain()
 		if c.tracks != nil {
 			c.tracks.add(c.w, r.Time)
@@ -323,6 +338,9 @@ func (c *checker) file(name string, stdin io.Reader) int {
 func (c *checker) finish() {
 	c.w.Finish()
 	c.drain()
+	if c.mrc != nil {
+		c.finishMRC()
+	}
 	c.sortFlows()
 }
 

@@ -23,6 +23,14 @@ connection. Each file is judged for itself. FILE - is standard input.
   -cnp-gap D     least time between CNPs of a flow (default 4us)
   -explain RULE  print what a rule says, where it comes from, how sure that is,
                  and what tests hold it, such as RS-13 or ICRC; no FILE is needed
+  -mrc           judge MRC 1.0 packets (Multipath Reliable Connection) too, which
+                 have opcodes 0xc6 to 0xde, any manufacturer's; experimental
+  -mrc-trimmed N,...
+                 DSCP values that the network gives to MRC packets that its
+                 switches have trimmed
+  -mrc-port-half low|high
+                 which half of an MRC entropy value is the UDP source port
+                 (default low)
   -h             this text
 
 A breach is a broken rule. A note is a deviation that harms nobody who keeps the
@@ -37,6 +45,11 @@ src, dst, qp, peer_qp, service, mtu, and the metrics, durations in nanoseconds.
 received (_rx). "pause": priority, frames, resume, time. "total": files,
 all_frames, roce_frames, breaches, notes, events, flows, and the metrics of all
 flows. QP numbers are "0x..." strings.
+
+With -mrc there are "mrc_flow" (requests of a QP and their responses: packets,
+retransmitted, holes, ecn_ce, sacks, nacks by reason, probes, paths with their
+share of congestion marks) and "mrc_total". Of MRC only that is judged which
+independent readers of its specification agree on.
 
 Metrics have the names of the Open Traffic Generator's RoCE v2 metrics where it
 has one: data_frames, data_frames_retransmitted, frame_sequence_error, ack, nak,
