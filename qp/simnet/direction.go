@@ -117,7 +117,7 @@ func (d *Direction) pass(p *packet, late bool) {
 
 // fly has p arrive when its time has come.
 func (d *Direction) fly(p *packet, late bool) {
-	e := d.to.engine()
+	e := d.toE
 	if !late {
 		if d.flight.head == nil {
 			e.schedule(p.at, evArrive, d.id)
@@ -188,7 +188,7 @@ func (d *Direction) damage(p *packet) {
 func (d *Direction) arrive() {
 	p := d.flight.pop()
 	if q := d.flight.head; q != nil {
-		d.to.engine().schedule(q.at, evArrive, d.id)
+		d.toE.schedule(q.at, evArrive, d.id)
 	}
 	d.deliver(p)
 }
@@ -201,7 +201,7 @@ func (d *Direction) arriveLate() {
 }
 
 func (d *Direction) deliver(p *packet) {
-	e := d.to.engine()
+	e := d.toE
 	e.hops++
 	if d.to.capture != nil {
 		d.to.capture.record(e.now.ns, p)

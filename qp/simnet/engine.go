@@ -10,10 +10,11 @@ import (
 // the events and timers of theirs and the packets that they have. A network has one,
 // or one for each thread.
 type engine struct {
-	n     *Network
-	id    int
-	now   stamp
-	clock time.Time // now
+	n       *Network
+	id      int
+	now     stamp
+	clockAt int64
+	clock   time.Time // clockAt, see time
 
 	queue  eventQueue
 	timers timerQueue
@@ -34,13 +35,14 @@ type engine struct {
 	scratch   frame.Frame
 }
 
-func (e *engine) setNow(at stamp) {
-	if at.ns != e.now.ns {
-		e.now = at
-		e.clock = e.n.timeAt(at.ns)
-		return
+func (e *engine) setNow(at stamp) { e.now = e.now.max(at) }
+
+// time returns now as the hosts' ports want it.
+func (e *engine) time() time.Time {
+	if e.clockAt != e.now.ns {
+		e.clockAt, e.clock = e.now.ns, e.n.timeAt(e.now.ns)
 	}
-	e.now = e.now.max(at)
+	return e.clock
 }
 
 func (e *engine) schedule(at stamp, c class, arg int32) { e.queue.push(newEvent(at, c, arg)) }

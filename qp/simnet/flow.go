@@ -104,17 +104,19 @@ func (n *Network) AddFlow(cfg FlowConfig) (*Flow, error) {
 // is then where it has to be: nothing is copied, and memory that nobody touches takes no
 // room.
 func (h *Host) scratchFor(size int) []byte {
-	room := max(4096, 1<<bits.Len(uint(max(size, 1)-1)))
-	switch n := h.n; {
-	case n.carry == Shared || n.cfg.Threads <= 1:
-		if len(n.arena) < size {
-			n.arena = make([]byte, max(1<<16, room))
+	n := h.n
+	if n.room < size {
+		n.room = max(1<<16, 1<<bits.Len(uint(max(size, 1)-1)))
+		if n.carry == Shared || n.cfg.Threads <= 1 {
+			n.arena = make([]byte, n.room)
 		}
-		if len(h.scratch) != len(n.arena) {
-			h.scratch, h.scratchKey = n.arena, 0
-		}
-	case len(h.scratch) < size:
-		h.scratch, h.scratchKey = make([]byte, room), 0
+	}
+	switch {
+	case len(h.scratch) == n.room:
+	case n.arena != nil:
+		h.scratch, h.scratchKey = n.arena, 0
+	default:
+		h.scratch, h.scratchKey = make([]byte, n.room), 0
 	}
 	return h.scratch[:size]
 }

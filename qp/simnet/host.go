@@ -132,7 +132,7 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 			return nil, err
 		}
 	}
-	h.Port.Tick(h.e.clock) // its time 1
+	h.Port.Tick(h.e.time()) // its time 1
 	h.zero = h.e.now.ns - 1
 	n.hosts = append(n.hosts, h)
 	n.reroute()
@@ -186,7 +186,7 @@ func (h *Host) Out() *Direction {
 }
 
 // Now returns the time, in functions that the host calls.
-func (h *Host) Now() time.Time { return h.e.clock }
+func (h *Host) Now() time.Time { return h.e.time() }
 
 // Elapsed returns the time since the network's start, in functions that the host calls.
 func (h *Host) Elapsed() time.Duration { return time.Duration(h.e.now.ns) }
@@ -275,11 +275,11 @@ func (h *Host) take(p *packet) {
 	case p.broken:
 		h.broken++
 	case e.n.bytes:
-		h.Port.HandleFrame(e.clock, p.buf)
+		h.Port.HandleFrame(e.time(), p.buf)
 	case p.told:
-		h.Port.HandleTelemetry(e.clock, &p.f, &p.tel)
+		h.Port.HandleTelemetry(e.time(), &p.f, &p.tel)
 	default:
-		h.Port.HandleDecoded(e.clock, &p.f)
+		h.Port.HandleDecoded(e.time(), &p.f)
 	}
 	e.release(p)
 	h.dirty = false
@@ -303,7 +303,7 @@ func (h *Host) timer() {
 	e.timers.remove()
 	e.setNow(stamp{ns: at})
 	h.dirty = true
-	h.Port.Tick(e.clock)
+	h.Port.Tick(e.time())
 	h.dirty = false
 	h.settle()
 }
@@ -388,10 +388,10 @@ func (h *Host) sendOne() bool {
 	p := e.newPacket()
 	ok := false
 	if e.n.bytes {
-		if p.buf, ok = h.Port.NextFrame(e.clock, p.buf[:0]); ok {
+		if p.buf, ok = h.Port.NextFrame(e.time(), p.buf[:0]); ok {
 			p.size = wireSize(len(p.buf))
 		}
-	} else if ok = h.Port.NextDecoded(e.clock, &p.f); ok {
+	} else if ok = h.Port.NextDecoded(e.time(), &p.f); ok {
 		if e.n.carry == Decoded {
 			p.buf = append(p.buf[:0], p.f.Packet.Payload...)
 			p.f.Packet.Payload = p.buf

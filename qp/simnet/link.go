@@ -115,6 +115,7 @@ func (l *Link) Config() LinkConfig { return l.cfg }
 type Direction struct {
 	n        *Network
 	e        *engine // of from
+	toE      *engine // of to
 	id       int32
 	from, to *end
 	rate     uint64
@@ -235,7 +236,7 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 	}
 	for _, x := range [2][2]*end{{l.a, l.b}, {l.b, l.a}} {
 		d := &Direction{
-			n: n, e: n.engines[0], id: int32(len(n.dirs)), from: x[0], to: x[1], rate: cfg.Rate, delay: int64(cfg.Delay),
+			n: n, e: n.engines[0], toE: n.engines[0], id: int32(len(n.dirs)), from: x[0], to: x[1], rate: cfg.Rate, delay: int64(cfg.Delay),
 			limit: cfg.QueueLimit, luck: newRNG(n.cfg.Seed, uint64(len(n.dirs))),
 		}
 		x[0].out, x[1].in = d, d

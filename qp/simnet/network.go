@@ -73,7 +73,8 @@ type Network struct {
 	check    atomic.Bool // something of stopped, deadlock, routed has changed
 	stopped  atomic.Bool
 
-	arena    []byte // of flows: see scratchFor
+	room     int    // how much memory the largest flow has: see scratchFor
+	arena    []byte // of all flows, unless each host has its own
 	hosts    []*Host
 	switches []*Switch
 	links    []*Link
@@ -105,7 +106,7 @@ func New(cfg Config) *Network {
 
 // Now returns the time. With Config.Threads above 1 functions of completions and of
 // Host.At must use Host.Now.
-func (n *Network) Now() time.Time { return n.engines[0].clock }
+func (n *Network) Now() time.Time { return n.engines[0].time() }
 
 // Elapsed returns the time since the start.
 func (n *Network) Elapsed() time.Duration { return time.Duration(n.engines[0].now.ns) }

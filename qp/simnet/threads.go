@@ -47,8 +47,8 @@ func (n *Network) partition() {
 		}
 	}
 	for _, d := range n.dirs {
-		d.e = d.from.engine()
-		d.crossing = d.e != d.to.engine()
+		d.e, d.toE = d.from.engine(), d.to.engine()
+		d.crossing = d.e != d.toE
 	}
 	n.moveEvents()
 }
@@ -171,7 +171,16 @@ func (n *Network) lookahead() int64 {
 func (n *Network) runThreads(end int64) error {
 	ahead := n.lookahead()
 	w := newWorkers(n.engines)
-	defer w.stop()
+	defer func() {
+		w.stop()
+		last := stamp{}
+		for _, e := range n.engines {
+			last = last.max(e.now)
+		}
+		for _, e := range n.engines {
+			e.setNow(last)
+		}
+	}()
 	for {
 		next := int64(noTime)
 		for _, e := range n.engines {
