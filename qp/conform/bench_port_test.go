@@ -31,6 +31,7 @@ type wire struct {
 	loss  [2]float64 // behind the tap, towards host 0 and 1
 	ids   bool       // the IPv4 identification counts
 	id    [2]uint16
+	busy  [2]time.Time // until when a host's link sends
 	queue flights
 	seq   int
 	tape  []rec
@@ -135,22 +136,25 @@ func (w *wire) through(h hook, b []byte) [][]byte {
 // send puts on the wire what the ports have to send.
 func (w *wire) send() {
 	for i, p := range w.ports {
-		at := w.now
 		for {
 			b, ok := p.NextFrame(w.now, nil)
 			if !ok {
 				break
 			}
 			for _, b := range w.through(w.out[i], b) {
-				w.emit(i, b, at)
-				at = at.Add(100)
+				w.emit(i, b)
 			}
 		}
 	}
 }
 
 // emit puts a frame of host i on the wire.
-func (w *wire) emit(i int, b []byte, at time.Time) {
+func (w *wire) emit(i int, b []byte) {
+	at := w.now
+	if w.busy[i].After(at) {
+		at = w.busy[i]
+	}
+	w.busy[i] = at.Add(100)
 	if w.ids {
 		var f frame.Frame
 		if f.Decode(frame.Ethernet, b) == nil {

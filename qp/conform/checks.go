@@ -198,7 +198,7 @@ var checks = [checkCount]checkInfo{
 	AckNeverSentDoubt:  {RuleRQ22, Note, "ack-never-seen", "PSN {want} is the next to be sent; {psn} was acknowledged; or the capture lost requests", 0, 0},
 	GoBackTooFar:       {RuleRQ23, Breach, "go-back", "the NAK for PSN {want} acknowledged all before it; retransmission began {got} PSNs earlier", 0, 0},
 	GoBackBeyond:       {RuleRQ23, Breach, "go-back-beyond", "the NAK asks for PSN {want}; retransmission began {got} PSNs later", 0, 0},
-	NakIgnored:         {RuleRQ23, Breach, "nak-ignored", "{want} NAK sequence errors in a row were not heeded: only the timer made the requester go back", 0, 0},
+	NakIgnored:         {RuleRQ23, Breach, "nak-ignored", "{want} NAK sequence errors were not heeded: only the timer made the requester go back", 0, 0},
 	ResumeDiffers:      {RuleRQ27, Breach, "resume-differs", "a READ resumed at PSN {psn} should go on with address and length moved on ({want} bytes left); this asks for {got}", 0, 0},
 	RNRTooEarly:        {RuleRQ28, Breach, "rnr-early", "PSN {psn} should be sent again {want} after its RNR NAK or later; this comes after {got}", asTime, asTime},
 	NewDuringRNR:       {RuleRQ28, Breach, "rnr-new", "nothing should be sent for {want} after an RNR NAK; PSN {psn} is sent after {got}", asTime, asTime},

@@ -71,3 +71,17 @@ func (w *Watcher) allow(s *stream, x *exchange, u uint64) {
 		c.limit = limit
 	}
 }
+
+// denied takes that the message which consumes its receive at PSN u has none:
+// whatever acknowledgements the capture lost, none allowed it.
+func (w *Watcher) denied(s *stream, x *exchange, u uint64) {
+	c := &x.credit
+	e := x.log.at(u)
+	if !c.over.valid || e == nil || e.takes == 0 {
+		return
+	}
+	if over := int32(c.over.takes - (e.takes - 1)); over > 1 {
+		w.reportAt(s.peerOr(w), CreditsOverrun, 0, uint64(over), w.frames, c.over.frame, c.over.t, psn.Wrap(c.over.psn))
+	}
+	c.over.valid = false
+}

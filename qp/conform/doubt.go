@@ -73,7 +73,7 @@ func (g *signs) against(c Check) int {
 	switch c {
 	case NakRepeated, NakAfterFatal:
 		return g.lost + g.copies
-	case GoBackBeyond, NakThenAcked, ReadUnanswered, RNRTooEarly:
+	case NakThenAcked, ReadUnanswered, RNRTooEarly:
 		return g.lost + g.gaps + g.copies + g.late
 	case ResponseLate:
 		return g.lost + g.late
@@ -103,6 +103,16 @@ func (w *Watcher) settle(x *exchange) {
 		}
 	}
 	x.doubts = x.doubts[:0]
+	k := &x.nak
+	for _, d := range [...]struct {
+		c Check
+		n int
+	}{{GoBackTooFar, k.before}, {GoBackBeyond, k.beyond}, {NakIgnored, k.ignored}, {NakRepeated, k.doubled}} {
+		if d.n > 0 {
+			w.leave(d.c, ReasonLoss, uint64(d.n))
+		}
+	}
+	k.before, k.beyond, k.ignored, k.doubled = 0, 0, 0, 0
 }
 
 // lone reports whether a single case of c proves nothing even in a capture that
@@ -110,7 +120,7 @@ func (w *Watcher) settle(x *exchange) {
 // sees it.
 func lone(c Check) bool {
 	switch c {
-	case ResponseLate, NakIgnored, NewDuringRNR, NakNothingLost, GoBackBeyond, ReadUnanswered:
+	case ResponseLate, NewDuringRNR, NakNothingLost, ReadUnanswered:
 		return true
 	}
 	return false

@@ -84,7 +84,14 @@ type naks struct {
 	last    refusal // the newest, answered or not
 	resent  bool    // its PSN was sent since
 	refused bool    // an RNR NAK came for its PSN since
-	ignored int     // recoveries by the timer alone, in a row
+	ignored int     // recoveries by the timer alone
+	heeded  int     // recoveries at once
+	beyond  int     // of those, begun behind the PSN asked for
+	before  int     // or before it
+	run     refusal // of copies: psn is what would be next
+	runLen  uint64
+	runs    int // of those, right before the PSN asked for
+	doubled int // NAKs that came again, the same in every bit
 	ipid    uint16
 }
 

@@ -89,10 +89,12 @@ type place struct {
 }
 
 // spacing learns how much later copies come that are the same in every bit. Two
-// captures merged have one of each packet at a fixed distance.
+// captures merged have one of most packets, at a fixed distance; retransmissions
+// may be at a fixed distance too, but few packets have one.
 type spacing struct {
-	d    int64
-	hits uint8
+	d     int64
+	hits  uint16 // copies at about that distance
+	fresh uint16 // packets since
 }
 
 func (g *spacing) near(d int64) bool {
@@ -101,17 +103,26 @@ func (g *spacing) near(d int64) bool {
 }
 
 func (g *spacing) learn(d int64) {
-	if g.hits > 0 && g.near(d) {
+	switch {
+	case g.hits > 0 && g.near(d):
 		g.d += (d - g.d) / 8
-		g.hits = min(g.hits+1, 100)
-	} else if g.hits > 4 {
+		g.hits++
+	case g.hits > 4:
 		g.hits -= 2
-	} else {
-		g.d, g.hits = d, 1
+	default:
+		g.d, g.hits, g.fresh = d, 1, 0
 	}
 }
 
-func (g *spacing) firm() bool { return g.hits >= 6 }
+// pass counts a packet that is no copy.
+func (g *spacing) pass() {
+	if g.fresh++; g.fresh >= 512 {
+		g.fresh /= 2
+		g.hits /= 2
+	}
+}
+
+func (g *spacing) firm() bool { return g.hits >= 6 && 2*g.hits >= g.fresh }
 
 // tells reports whether the IPv4 identification of s tells packets apart.
 func (p *place) tells(f *frame.Frame) bool {
@@ -182,6 +193,7 @@ func (w *Watcher) fold(s *stream) *stream {
 			p.away = 0
 		}
 	}
+	p.gap.pass()
 	w.sightedNow = e
 	*e = sighting{sum: sum, at: w.now, place: here, flow: s.id, hops: f.HopLimit, away: here != p.id}
 	return nil

@@ -26,6 +26,7 @@ func (w *Watcher) rnrNak(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 		}
 	}
 	w.before(s, x, u)
+	w.denied(s, x, u)
 	x.refused(u)
 	if x.nak.last.valid && x.nak.last.psn == u {
 		x.nak.refused = true
@@ -122,6 +123,9 @@ func (w *Watcher) nak(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 	}
 	r := refusal{valid: true, psn: u, t: w.now, frame: w.frames}
 	x.nak.last, x.nak.resent, x.nak.refused = r, false, false
+	if e := x.log.at(u); e != nil && e.first != e.last {
+		x.nak.resent = true // one of the sendings may have been on its way when the NAK was sent
+	}
 	if x.rnr.valid && x.rnr.psn == u {
 		return // rule RQ-28: the wait stands
 	}
@@ -140,7 +144,12 @@ func (w *Watcher) nakAgain(s *stream, x *exchange) {
 			s.place.gap.learn(w.repeat)
 		}
 		w.report(s, DuplicateResponse, 0, 0, frame)
-		w.hint(s, x, NakRepeated, 0, 0, frame)
+		// One may be a copy that the network made. It does not copy each third NAK
+		// and nothing else.
+		k := &x.nak
+		if k.doubled++; k.doubled >= often && 3*k.doubled > int(s.NakSequence) && int(s.Duplicates+s.peerOr(w).Duplicates) <= 2*k.doubled {
+			w.report(s, NakRepeated, 0, 0, frame)
+		}
 	case x.nak.resent || x.signs.lost > 0:
 		w.doubt(s, x, NakRepeated, 0, 0, frame)
 	default:

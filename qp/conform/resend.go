@@ -54,6 +54,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 	case e != nil && w.isRepeat(x, u, cause, going):
 		x.signs.copies++
 		x.signs.disturbed = w.now
+		x.nak.copy(u, w.now)
 		w.copied(s)
 		if answered(p.Opcode) {
 			if d := x.read(u); d != nil {
@@ -245,15 +246,18 @@ func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) Cause
 			return CauseRNR
 		}
 	}
+	// What fills a hole that came after the NAK was overtaken.
+	after := func(t int64) bool { return e == nil && d == nil && x.last.gap > t }
 	if x.nak.open.valid && w.quick(x.nak.open.t) {
 		switch {
+		case u > x.nak.open.psn && after(x.nak.open.t):
 		case u >= x.nak.open.psn:
 			return CauseNAK
 		case answered(op):
 			return CauseImplied
 		}
 	}
-	if x.nak.old.valid && u >= x.nak.old.psn && w.quick(x.nak.old.t) && !(x.back.active && x.back.at > x.nak.old.t) {
+	if x.nak.old.valid && u >= x.nak.old.psn && w.quick(x.nak.old.t) && !after(x.nak.old.t) && !(x.back.active && x.back.at > x.nak.old.t) {
 		return CauseNAK
 	}
 	if x.implied.valid && u >= x.implied.psn && w.quick(x.implied.t) {
@@ -297,9 +301,10 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 	}
 	x.back.far.valid = false
 	if cause == CauseTimer && x.nak.open.valid {
-		// The NAK was not heeded: it may have been lost behind the tap.
-		if x.nak.ignored++; x.nak.ignored >= 4 && !w.oneWay(s) {
-			w.doubt(s, x, NakIgnored, uint64(x.nak.ignored), 0, x.nak.last.frame)
+		// The NAK was not heeded: it may have been lost behind the tap, but not all
+		// of many.
+		if x.nak.ignored++; x.nak.ignored >= 4 && x.nak.ignored > 8*x.nak.heeded {
+			w.report(s, NakIgnored, uint64(x.nak.ignored), 0, x.nak.last.frame)
 		}
 	}
 	switch cause {
@@ -310,13 +315,11 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 		x.rnr.valid = false
 		w.report(s, ResentRNR, uint64(max(0, since)), 0, x.rnr.frame)
 	case CauseNAK:
-		x.nak.ignored = 0
+		x.nak.heeded++
+		w.whereNAK(s, x, u)
 		n := &x.nak.open
 		if !n.valid || u < n.psn {
 			n = &x.nak.old
-		}
-		if u > n.psn && x.log.at(n.psn) != nil && !answered(x.log.at(n.psn).op) {
-			w.doubt(s, x, GoBackBeyond, uint64(psn.Wrap(n.psn)), u-n.psn, n.frame)
 		}
 		w.report(s, ResentNAK, uint64(max(0, w.now-n.t)), 0, n.frame)
 		if n == &x.nak.open {
@@ -333,7 +336,7 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 		x.passRNR(u)
 	default:
 		settled := s.peer >= 0 && (s.pairedBy == pairCM || w.streams[s.peer].hits > 1) // earlier NAKs were seen
-		if x.nak.open.valid && x.nak.n == 1 && x.nak.seen && settled && x.signs.copies+x.signs.late+x.signs.lost == 0 &&
+		if x.nak.open.valid && x.nak.n == 1 && x.nak.seen && settled && x.signs.copies+x.signs.late+x.signs.lost+x.signs.gaps == 0 &&
 			u < x.nak.open.psn && w.quick(x.nak.open.t) && w.quick(last) && !answered(w.f.Packet.Opcode) {
 			// Behind what the NAK asks for, and too soon for a time-out. It may
 			// be a late packet, but not if what follows goes on up to the NAK's. Nor
@@ -347,6 +350,39 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 		w.report(s, ResentUnknown, uint64(max(0, w.now-last)), 0, 0)
 	}
 	x.causes(s, cause)
+}
+
+// whereNAK judges where the retransmission begins that a NAK asks for. That it
+// begins later may be due to a lost packet, that it begins earlier may be due to
+// copies, but not if it happens with each third NAK. Rule RQ-23.
+func (w *Watcher) whereNAK(s *stream, x *exchange, u uint64) {
+	n, k := &x.nak.open, &x.nak
+	if !n.valid || u < n.psn {
+		return
+	}
+	e := x.log.at(n.psn)
+	switch {
+	case u > n.psn && e != nil && !answered(e.op):
+		if k.beyond++; k.beyond >= often && 3*k.beyond > k.heeded && k.beyond > x.signs.late+x.signs.copies {
+			w.report(s, GoBackBeyond, uint64(psn.Wrap(n.psn)), u-n.psn, n.frame)
+		}
+	case u == n.psn && k.run.valid && k.run.psn == u && k.run.t > n.t && !s.place.gap.firm():
+		k.runs += int(k.runLen)
+		if k.before++; k.before >= often && 3*k.before > k.heeded && k.before > x.signs.late+x.signs.gaps && x.signs.copies <= 4*k.runs {
+			w.report(s, GoBackTooFar, uint64(psn.Wrap(n.psn)), k.runLen, n.frame)
+		}
+	}
+}
+
+// copy notes a copy of PSN u, which may be the begin of a retransmission that goes
+// back too far.
+func (k *naks) copy(u uint64, now int64) {
+	if !k.run.valid || k.run.psn != u {
+		k.run = refusal{valid: true, t: now}
+		k.runLen = 0
+	}
+	k.run.psn = u + 1
+	k.runLen++
 }
 
 // oneWay reports whether nothing was seen of the other direction.

@@ -152,9 +152,9 @@ func (w *Watcher) acknowledge(s *stream, x *exchange, syn aeth.Syndrome) {
 	}
 }
 
-// farAhead is a distance that no requester has outstanding (rule PS-2), whatever
-// the capture lost.
-const farAhead = 1 << 22
+// farAhead is a distance that no requester has outstanding, whatever the capture
+// lost.
+const farAhead = 1 << 20
 
 // ahead notes a response to a PSN that was not seen sent. Rule RQ-22.
 func (w *Watcher) ahead(s *stream, x *exchange, u uint64, plain bool) {
@@ -267,9 +267,10 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 
 // hear notes a response at PSN u.
 func (w *Watcher) hear(x *exchange, u uint64) {
-	if u >= x.heard {
-		x.heard = u
+	if u >= x.next+4096 {
+		return
 	}
+	x.heard = max(x.heard, u)
 	x.heardAt = w.now
 }
 
