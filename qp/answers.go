@@ -87,6 +87,13 @@ func (r *Requester) handleAck(t int64, n uint64, a aeth.Header) Verdict {
 			return Stale // rule RQ-34
 		}
 		r.c.PacketSeqErr++
+		if r.alone {
+			// A NAK for each packet behind the refused one may have been under way
+			// when the wait ended: no retry is spent (rule RQ-28).
+			r.recovering = true
+			r.again()
+			return Retried
+		}
 		r.goBack()
 		return r.retryVerdict()
 	case aeth.NakInvalidRequest:
@@ -125,9 +132,9 @@ func (r *Requester) handleRNR(t int64, w *wqe, code aeth.RNRTimer) Verdict {
 	}
 	r.rnrUntil = t + int64(code.Duration())
 	r.recovering = false // what was refused has arrived
-	r.ackDue = 0
-	r.asked = r.una // the packets sent again ask anew
-	r.rewind()
+	r.alone = true
+	r.retries = r.retryCnt // the peer lives
+	r.again()
 	return Retried
 }
 
@@ -189,7 +196,7 @@ func (r *Requester) progress(t int64, n uint64) {
 		return
 	}
 	r.una = n
-	r.recovering = false
+	r.recovering, r.alone = false, false
 	r.retries, r.rnrRetries = r.retryCnt, r.rnrRetry
 	if r.next < n {
 		r.rewind()
@@ -222,8 +229,13 @@ func (r *Requester) goBack() {
 		r.retries--
 	}
 	r.recovering = true
+	r.again()
+}
+
+// again sends from the oldest unacknowledged packet, and asks anew.
+func (r *Requester) again() {
 	r.ackDue = 0
-	r.asked = r.una // the packets sent again ask anew
+	r.asked = r.una
 	r.rewind()
 }
 

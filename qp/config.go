@@ -26,8 +26,9 @@ type Config struct {
 	// before it are complete and those completions taken.
 	MaxSendWR int
 	// MaxRecvWR is how many entries the receive queue has, 0 .. 2^20; with a SRQ,
-	// how many completions are held. While that many completions (rounded up to a
-	// power of two) are not taken, no receive is: the peer gets RNR NAKs.
+	// how many completions are held, where 0 means as many as the SRQ has entries,
+	// and 256 for XRCRecv. While that many completions (rounded up to a power of
+	// two) wait to be polled, no receive is consumed and SENDs get an RNR NAK.
 	MaxRecvWR int
 	MaxInline int // bytes of inline data an entry holds, 0 .. 4096
 
@@ -37,7 +38,7 @@ type Config struct {
 	MaxRdAtomic     int
 	MaxDestRdAtomic int
 
-	SRQ     *SRQ      // receives come from here instead; RC
+	SRQ     *SRQ      // receives come from here instead; RC and UD
 	XRCSRQs SRQLookup // XRCRecv: finds the SRQ that XRCETH names
 
 	Clock *Clock // shared with other QPs; nil: one of its own
@@ -89,7 +90,7 @@ func (c *Config) check() error {
 		}
 	}
 	switch {
-	case c.SRQ != nil && c.Type != RC:
+	case c.SRQ != nil && c.Type != RC && c.Type != UD:
 		return detailed{ErrConfig, "qp: a QP of type " + c.Type.String() + " has no SRQ"}
 	case c.XRCSRQs != nil && c.Type != XRCRecv:
 		return detailed{ErrConfig, "qp: XRCSRQs is set on a QP of type " + c.Type.String()}

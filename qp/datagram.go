@@ -27,6 +27,7 @@ func (r *Responder) handleUC(p *bth.Packet) Verdict {
 		}
 		if !begins {
 			r.skipping = true
+			r.epsn = max(r.epsn, n+1) // what is skipped in order is no gap
 			return OutOfSequence
 		}
 		r.epsn, r.skipping = n, false
@@ -84,7 +85,7 @@ func (r *Responder) ucWrite(p *bth.Packet) Verdict {
 	v := r.executeWrite(p, nil)
 	if v != Accepted {
 		// The reliable service's answer is not this one's: no NAK, no Error.
-		r.hasNak, r.quiet, r.mode = false, false, running
+		r.hasNak, r.quiet, r.mode, r.events = false, false, running, 0
 		if v == Refused {
 			return Invalid
 		}
@@ -109,17 +110,19 @@ func (r *Responder) handleUD(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 		return Invalid
 	}
 	r.established = true
-	if !r.takeReceive(nil) {
+	next := r.peekReceive()
+	if next == nil {
 		r.c.OutOfBuffer++
 		return NoReceive
 	}
 	n := uint64(GRHSize + len(p.Payload))
-	buf := span{r.recv.Local, r.recv.Scatter}
+	buf := span{next.Local, next.Scatter}
 	if n > buf.len() {
 		// The receive waits for a datagram that fits.
 		r.c.RespLocalLengthError++
 		return NoReceive
 	}
+	r.takeReceive(r.srq)
 	if grh == nil {
 		grh = new([GRHSize]byte)
 	}

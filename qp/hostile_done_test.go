@@ -125,7 +125,7 @@ func (e *hostileEnd) received(c *qp.Completion) {
 		e.order = e.order[1:]
 	}
 	if c.Status != qp.Success {
-		if c.Status == qp.LocalLengthErr && e.host.short == 0 || c.Status != qp.LocalLengthErr && c.Status != qp.WRFlushErr {
+		if c.Status == qp.LocalLengthErr && e.host.short == 0 || c.Status != qp.LocalLengthErr && c.Status != qp.WRFlushErr && c.Status != qp.LocalAccessErr {
 			w.fail("%v: receive %#x: %v", e, c.ID, c.Status)
 		}
 		if !e.gone && !e.peer.gone && !w.plan.mayFail() {

@@ -396,10 +396,6 @@ func (e *hostileEnd) step() {
 		w.logf("%v event %v", e, ev)
 		w.mix(4, uint64(ev))
 		switch ev {
-		case qp.EventFatal:
-			if !w.plan.mayFail() && !e.gone && !e.peer.gone {
-				w.fail("%v: Error without a reason", e)
-			}
 		case qp.EventSQDrained:
 			e.drained()
 		}

@@ -31,10 +31,11 @@ const (
 	EventCommEst        Event = iota // the first packet arrived in RTR
 	EventSQDrained                   // SQD: what was under way is complete
 	EventLastWQEReached              // Error, with a SRQ: no more receives are taken
-	EventFatal                       // the QP went to Error by itself
+	EventReqErr                      // a request was refused as invalid: the QP is in Error
+	EventAccessErr                   // a request was refused for its R_Key: the QP is in Error
 )
 
-var eventNames = [...]string{"COMM_EST", "SQ_DRAINED", "QP_LAST_WQE_REACHED", "QP_FATAL"}
+var eventNames = [...]string{"COMM_EST", "SQ_DRAINED", "QP_LAST_WQE_REACHED", "QP_REQ_ERR", "QP_ACCESS_ERR"}
 
 // String returns the name of e.
 func (e Event) String() string { return name(eventNames[:], int(e)) }
@@ -113,14 +114,15 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 		err.attr = *a
 		return &err
 	}
-	q.req.clock.At(now)
+	t := q.req.clock.At(now)
 	q.attr.set(a, m)
 	q.attr.State = to
 	switch {
 	case to == Reset:
 		q.reset()
+	case to == Error && from != Error:
+		q.fail()
 	case to == Error:
-		q.fail(false)
 	case to == RTR && from == Init:
 		if q.attr.PathMTU == 0 {
 			q.attr.PathMTU = 4096 // UD, where it is the port's and may be left out
@@ -141,8 +143,8 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 		q.req.mode = running
 		q.req.qkey = q.attr.QKey
 		q.resp.setAttr(&q.attr)
-	case from == SQD && m&(AttrTimeout|AttrRetryCnt|AttrRNRRetry|AttrMaxRdAtomic|AttrPKey|AttrQKey) != 0:
-		q.req.setAttr(&q.attr)
+	case from == SQD:
+		q.req.changeAttr(t, &q.attr, m)
 		q.resp.setAttr(&q.attr)
 	case from != Init && from != Reset:
 		q.resp.setAttr(&q.attr)
@@ -197,15 +199,13 @@ func (q *QP) reset() {
 }
 
 // fail goes to Error. A responder that has refused something still says so.
-func (q *QP) fail(itself bool) {
+func (q *QP) fail() {
 	q.attr.State = Error
 	q.req.flush()
 	if q.resp.mode != broken {
 		q.resp.silence()
 	}
-	if itself {
-		q.raise(EventFatal)
-	}
+	q.events |= q.resp.events
 	if q.resp.srq != nil || q.resp.xrc != nil {
 		q.raise(EventLastWQEReached)
 	}
@@ -226,7 +226,7 @@ func (q *QP) raise(e Event) { q.events |= 1 << e }
 // and the events.
 func (q *QP) after() {
 	if q.attr.State != Error && q.attr.State != Reset && (q.req.mode == broken || q.resp.mode == broken) {
-		q.fail(true)
+		q.fail()
 	}
 	if q.attr.State == RTR && q.resp.established && !q.met {
 		q.met = true
@@ -272,7 +272,8 @@ func (q *QP) PostRecv(wr *RecvWR) error {
 	return q.resp.PostRecv(wr)
 }
 
-// HandlePacket takes a packet. grh is the area that precedes a datagram in memory:
+// HandlePacket takes a packet of the QP's service. A congestion notification packet
+// is none: whoever limits the rate takes it. grh is the area that precedes a datagram in memory:
 // a GRH, or for IPv4 20 unspecified bytes and the IPv4 header. Only UD looks at it;
 // nil leaves the area zero. Nothing of p and grh is kept. A congestion notification
 // packet is for whoever limits the rate: here it is Invalid.

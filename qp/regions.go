@@ -8,7 +8,7 @@ var (
 	// ErrNoRegion means that a key names nothing.
 	ErrNoRegion = errors.New("qp: no region or window with this key")
 	// ErrBind means that a window cannot be bound there: the region is gone or
-	// not for windows, its rights are less, or the range is outside.
+	// not for windows, or the range is empty or outside.
 	ErrBind = errors.New("qp: window cannot be bound to this range")
 )
 
@@ -167,14 +167,16 @@ type Binding struct {
 }
 
 // Bind binds a window and returns its new key: the old one is dead. A window that
-// is bound must be invalidated first.
+// is bound must be invalidated first. The region must allow it with MWBind; what the
+// window grants to its QP is its own affair, and may be more than the region grants to
+// everybody (local memory is always writable here). The range is not empty.
 func (t *Regions) Bind(b Binding) (rkey uint32, err error) {
 	w, r := t.lookup(b.Window), t.lookup(b.Region)
 	if w == nil || r == nil {
 		return 0, ErrNoRegion
 	}
 	if w.kind != slotWindowFree || r.kind != slotRegion || w.pd != r.pd ||
-		r.access&MWBind == 0 || b.Access&^(r.access|ZeroBased) != 0 {
+		r.access&MWBind == 0 || b.Access&MWBind != 0 || b.Len == 0 {
 		return 0, ErrBind
 	}
 	n := uint64(b.Len)

@@ -202,8 +202,8 @@ func TestWindows(t *testing.T) {
 		{mr, 0xfff, 1, qp.RemoteRead, qp.ErrBind},
 		{mr, 0x1001, 16, qp.RemoteRead, qp.ErrBind},
 		{mr, top, 2, qp.RemoteRead, qp.ErrBind},
-		{mr, 0x1000, 16, qp.RemoteAtomic, qp.ErrBind},
-		{ro, 0x1000, 16, qp.RemoteWrite, qp.ErrBind},
+		{mr, 0x1000, 0, qp.RemoteRead, qp.ErrBind}, // an empty range
+		{mr, 0x1000, 16, qp.RemoteRead | qp.MWBind, qp.ErrBind},
 		{no, 0x1000, 16, qp.RemoteRead, qp.ErrBind},
 		{pd2, 0x1000, 16, qp.RemoteRead, qp.ErrBind},
 		{again, 0, 8, qp.RemoteRead, qp.ErrBind},
@@ -212,6 +212,21 @@ func TestWindows(t *testing.T) {
 		_, err := m.Bind(qp.Binding{Window: again, Region: c.mr, VA: c.va, Len: c.n, Access: c.access, QPN: 7})
 		require.ErrorIs(t, err, c.err, "%+v", c)
 	}
+
+	// A window may grant what its region does not: the region only has to allow
+	// windows.
+	bare, err := m.Register(qp.Region{PD: 1, Data: data, Addr: 0x1000, Access: qp.MWBind})
+	require.NoError(t, err)
+	for _, right := range []qp.Access{qp.RemoteRead, qp.RemoteWrite, qp.RemoteAtomic} {
+		w, err := m.AllocWindow(1)
+		require.NoError(t, err)
+		w, err = m.Bind(qp.Binding{Window: w, Region: bare, VA: 0x1000, Len: 16, Access: right, QPN: 5})
+		require.NoError(t, err, right)
+		require.True(t, usable(5, w, 0x1000, 1, right))
+		require.False(t, usable(5, bare, 0x1000, 1, right), "the region's own key")
+		require.NoError(t, m.Deregister(w))
+	}
+	require.NoError(t, m.Deregister(bare))
 
 	// A region goes, and its windows with it, also when its slot is used again.
 	last, err := m.Bind(qp.Binding{Window: again, Region: ro, VA: 0x1000, Len: 16, Access: qp.RemoteRead, QPN: 7})
@@ -329,7 +344,7 @@ func TestRegionsModel(t *testing.T) {
 				w, r := live[k], live[mr]
 				got, err := m.Bind(qp.Binding{Window: k, Region: mr, VA: va, Len: n, Access: a, QPN: q})
 				ok := w != nil && r != nil && w.window && !w.bound && !r.window && w.region.PD == r.region.PD &&
-					r.region.Access&qp.MWBind != 0 && a&^(r.region.Access|qp.ZeroBased) == 0 && inside(r, va, n)
+					r.region.Access&qp.MWBind != 0 && a&qp.MWBind == 0 && n != 0 && inside(r, va, n)
 				if !ok {
 					require.Error(t, err)
 					return

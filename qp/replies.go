@@ -75,7 +75,7 @@ func (r *Responder) replayRead(res *resource, n uint64, p *bth.Packet) {
 // remembered returns the request of kind op that holds count n, or nil.
 func (r *Responder) remembered(n uint64, op bth.Operation) *resource {
 	for i := range min(r.resTail, r.maxRd) {
-		res := &r.res[(r.resTail-1-i)%r.maxRd]
+		res := r.slot(r.resTail - 1 - i)
 		if n >= res.first && n < res.first+uint64(res.n) {
 			if res.op != op {
 				return nil
@@ -172,11 +172,11 @@ func (r *Responder) answer(p *bth.Packet) bool {
 // oldestPending returns the first request in order whose answer is under way, of
 // which there is one.
 func (r *Responder) oldestPending() *resource {
-	if r.resTail-r.answering > r.maxRd {
-		r.answering = r.resTail - r.maxRd
+	if n := uint64(len(r.res)); r.resTail-r.answering > n {
+		r.answering = r.resTail - n
 	}
 	for {
-		if res := &r.res[r.answering%r.maxRd]; res.at != res.end {
+		if res := r.slot(r.answering); res.at != res.end {
 			return res
 		}
 		r.answering++
@@ -201,5 +201,6 @@ func (r *Responder) withdraw(res *resource) {
 		r.res[i].at = r.res[i].end
 	}
 	r.pending = 0
+	r.events |= 1 << EventAccessErr
 	r.mode = broken
 }

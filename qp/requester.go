@@ -73,6 +73,7 @@ type Requester struct {
 	mode         mode
 	credited     bool // the peer gives credits
 	recovering   bool // gone back for a loss, no progress or timeout since
+	alone        bool // an RNR NAK refused the oldest message: no other is sent until it is taken
 	migrated     bool
 	signalAll    bool
 	retryForever bool
@@ -170,6 +171,26 @@ func (r *Requester) setAttr(a *Attr) {
 	r.retryCnt, r.retries = a.RetryCnt, a.RetryCnt
 	r.rnrRetry, r.rnrRetries = a.RNRRetry, a.RNRRetry
 	r.maxRd = uint32(a.MaxRdAtomic)
+}
+
+// changeAttr takes those attributes of a in m over at time t, while requests may be
+// outstanding. A new count of retries begins anew, a new timeout with the next start
+// of the timer, which an outstanding request has at once where there was none.
+func (r *Requester) changeAttr(t int64, a *Attr, m AttrMask) {
+	retries, rnrRetries := r.retries, r.rnrRetries
+	r.setAttr(a)
+	if m&AttrRetryCnt == 0 {
+		r.retries = retries
+	}
+	if m&AttrRNRRetry == 0 {
+		r.rnrRetries = rnrRetries
+	}
+	switch {
+	case r.timeout == 0:
+		r.ackDue = 0
+	case r.ackDue == 0 && r.rnrUntil == 0 && r.asked > r.una:
+		r.ackDue = t + r.timeout
+	}
 }
 
 // Counters returns what was counted. Those of a QP's responder are zero.
@@ -346,7 +367,7 @@ func (r *Requester) tick(t int64) {
 
 // sendable returns the entry of the packet that may be sent now, or nil.
 func (r *Requester) sendable() *wqe {
-	if r.cur == r.tail || r.mode == idle || r.mode == broken || r.mode == stopped {
+	if r.cur == r.tail || r.mode == idle || r.mode == broken || r.mode == stopped || r.alone && r.cur != r.done {
 		return nil
 	}
 	w := r.at(r.cur)

@@ -50,7 +50,7 @@ type Responder struct {
 
 	rq    recvRing
 	comps []Completion // ring of completions not yet taken
-	res   []resource   // ring of the last maxRd answered requests
+	res   []resource   // ring of the last answered requests, of which maxRd are remembered
 
 	recv RecvWR // the receive of the message under way, where hasRecv
 
@@ -89,6 +89,7 @@ type Responder struct {
 	migrated     bool
 	noCredits    bool
 	established  bool
+	events       uint8 // set of Event: what was refused, where no completion tells it
 }
 
 // message is what kind of message is under way.
@@ -111,10 +112,20 @@ func NewResponder(cfg Config) (*Responder, error) {
 	return r, nil
 }
 
+// defaultSRQCompletions is how many completions an XRC target holds where MaxRecvWR
+// is 0.
+const defaultSRQCompletions = 256
+
 func (r *Responder) init(cfg *Config, c *Counters) {
-	rq := cfg.MaxRecvWR
+	rq, comps := cfg.MaxRecvWR, cfg.MaxRecvWR
 	if cfg.SRQ != nil || cfg.XRCSRQs != nil {
 		rq = 0
+		if comps == 0 { // usual in verbs, where completions are kept elsewhere
+			comps = defaultSRQCompletions
+			if cfg.SRQ != nil {
+				comps = int(cfg.SRQ.ring.max)
+			}
+		}
 	}
 	*r = Responder{
 		c:         c,
@@ -122,7 +133,7 @@ func (r *Responder) init(cfg *Config, c *Counters) {
 		srq:       cfg.SRQ,
 		xrc:       cfg.XRCSRQs,
 		rq:        newRecvRing(rq),
-		comps:     make([]Completion, ringSize(cfg.MaxRecvWR)),
+		comps:     make([]Completion, ringSize(comps)),
 		res:       make([]resource, cfg.MaxDestRdAtomic),
 		qpn:       cfg.QPN,
 		pd:        cfg.PD,
@@ -231,6 +242,18 @@ func (r *Responder) takeReceive(srq *SRQ) bool {
 		r.hasRecv = r.rq.take(&r.recv)
 	}
 	return r.hasRecv
+}
+
+// peekReceive returns the receive that takeReceive would find, or nil.
+func (r *Responder) peekReceive() *RecvWR {
+	ring := &r.rq
+	if r.srq != nil {
+		ring = &r.srq.ring
+	}
+	if ring.head == ring.tail || r.compTail-r.compHead >= uint32(len(r.comps)) {
+		return nil
+	}
+	return &ring.wr[ring.head&uint32(len(ring.wr)-1)]
 }
 
 // HandlePacket takes a request of the peer, and the GRH area of a datagram: see
@@ -348,12 +371,24 @@ func (r *Responder) refuse(code aeth.NakCode) Verdict {
 	switch code {
 	case aeth.NakInvalidRequest:
 		r.c.RespInvalidRequest++
+		r.events |= 1 << EventReqErr
 	case aeth.NakRemoteAccessError:
 		r.c.RespRemoteAccessErrors++
+		r.events |= 1 << EventAccessErr
 	}
 	r.sendNak(aeth.NakSyndrome(code), r.epsn)
 	r.mode = broken
 	return Refused
+}
+
+// refuseReceive is refuse for a request that has a receive, which ends with s. That
+// completion tells what an event tells otherwise.
+func (r *Responder) refuseReceive(s Status, op Op, code aeth.NakCode) Verdict {
+	r.complete(Completion{Status: s, Op: op})
+	events := r.events
+	v := r.refuse(code)
+	r.events = events
+	return v
 }
 
 // sendNak queues a NAK, which stands for an acknowledgement of all before it.
@@ -398,16 +433,19 @@ func (r *Responder) executeSend(p *bth.Packet, srq *SRQ) Verdict {
 	buf := span{r.recv.Local, r.recv.Scatter}
 	if uint64(r.got)+uint64(len(p.Payload)) > buf.len() {
 		r.c.RespLocalLengthError++ // rule RS-08
-		r.complete(Completion{Status: LocalLengthErr, Op: OpRecv})
-		return r.refuse(aeth.NakInvalidRequest)
+		return r.refuseReceive(LocalLengthErr, OpRecv, aeth.NakInvalidRequest)
 	}
 	last := !p.Opcode.First() && !p.Opcode.Middle()
 	c := Completion{Op: OpRecv, Solicited: p.SE}
 	if last && p.Opcode.Ext()&bth.HasIETH != 0 {
 		// Rule RS-17: before the receive completes.
 		if r.mem == nil || !r.mem.Invalidate(RemoteAccess{PD: r.pd, QPN: r.qpn, RKey: p.IETH.RKey}) {
+			// No NAK: the fault class of a bad R_Key to invalidate has none, and
+			// neither the driver nor the suite of verbs tests expects one.
+			r.c.RespRemoteAccessErrors++
 			r.complete(Completion{Status: LocalProtErr, Op: OpRecv})
-			return r.refuse(aeth.NakRemoteAccessError)
+			r.mode = broken
+			return Refused
 		}
 		c.HasInv, c.InvRKey = true, p.IETH.RKey
 	}
@@ -455,19 +493,21 @@ func (r *Responder) executeWrite(p *bth.Packet, srq *SRQ) Verdict {
 	if takes && !r.takeReceive(srq) {
 		return r.notReady() // before its data is placed
 	}
+	ok, dst := true, []byte(nil)
 	if begins && want != 0 {
-		if _, ok := r.remote(rkey, va, want, RemoteWrite); !ok {
-			return r.refuse(aeth.NakRemoteAccessError)
-		}
+		_, ok = r.remote(rkey, va, want, RemoteWrite)
 	}
-	if n != 0 {
+	if ok && n != 0 {
 		// Asked for again at each packet: the region may have gone.
-		dst, ok := r.remote(rkey, va+uint64(got), n, RemoteWrite)
-		if !ok {
-			return r.refuse(aeth.NakRemoteAccessError)
-		}
-		place(dst, p.Payload)
+		dst, ok = r.remote(rkey, va+uint64(got), n, RemoteWrite)
 	}
+	if !ok {
+		if takes && r.typ != UC {
+			return r.refuseReceive(LocalAccessErr, OpRecvWrite, aeth.NakRemoteAccessError)
+		}
+		return r.refuse(aeth.NakRemoteAccessError)
+	}
+	place(dst, p.Payload)
 	if begins {
 		r.c.RxWriteRequests++
 		r.msg, r.want, r.va, r.rkey = writeMessage, want, va, rkey
@@ -485,7 +525,7 @@ func (r *Responder) executeWrite(p *bth.Packet, srq *SRQ) Verdict {
 }
 
 func (r *Responder) remote(rkey uint32, va uint64, n uint32, right Access) ([]byte, bool) {
-	if r.mem == nil {
+	if r.mem == nil || r.access&right != right { // the QP's own rights may have gone since
 		return nil, false
 	}
 	return r.mem.Remote(RemoteAccess{PD: r.pd, QPN: r.qpn, RKey: rkey, VA: va, Len: n, Right: right})
@@ -562,8 +602,8 @@ func (r *Responder) executeAnswered(p *bth.Packet) Verdict {
 	r.count()
 	res.msn = r.msn
 	res.ansFirst, res.ansVA, res.ansLen, res.end = res.first, res.va, res.len, res.n
-	slot := &r.res[r.resTail%r.maxRd]
-	if r.resTail >= r.maxRd && slot.at != slot.end {
+	slot := r.slot(r.resTail)
+	if r.resTail >= uint64(len(r.res)) && slot.at != slot.end {
 		r.pending-- // a replay that nobody needs any more
 	}
 	*slot = res
@@ -581,6 +621,12 @@ func (r *Responder) roomFor() bool {
 	if r.maxRd == 0 {
 		return false
 	}
-	old := &r.res[r.resTail%r.maxRd]
-	return r.resTail < r.maxRd || old.at == old.end || old.made
+	if r.resTail < r.maxRd {
+		return true
+	}
+	old := r.slot(r.resTail - r.maxRd)
+	return old.at == old.end || old.made
 }
+
+// slot returns the entry of answered request i.
+func (r *Responder) slot(i uint64) *resource { return &r.res[i%uint64(len(r.res))] }

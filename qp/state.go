@@ -204,6 +204,12 @@ func rule(t Type, from, to State) (attrRule, bool) {
 		if sends {
 			r.may |= sendRC
 		}
+		if receives {
+			r.may |= AttrMaxDestRdAtomic
+		}
+		if t == XRCRecv {
+			r.may |= AttrTimeout
+		}
 		return r, true
 	}
 	return attrRule{}, false

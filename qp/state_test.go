@@ -161,6 +161,12 @@ func TestTransitionAttributes(t *testing.T) {
 		if typ == qp.RC || typ == qp.XRCSend {
 			sqd |= qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrRNRRetry | qp.AttrMaxRdAtomic
 		}
+		if typ == qp.RC || typ == qp.XRCRecv {
+			sqd |= qp.AttrMaxDestRdAtomic
+		}
+		if typ == qp.XRCRecv {
+			sqd |= qp.AttrTimeout
+		}
 		rtr := qp.AttrPKey | key
 		if typ == qp.UD {
 			rtr |= qp.AttrPathMTU // the port's, and may be given
@@ -375,7 +381,8 @@ func TestConfigErrors(t *testing.T) {
 		{func(c *qp.Config) { c.Window = psn.Half - 1 }, true},
 		{func(c *qp.Config) { c.Window = psn.Half }, false},
 		{func(c *qp.Config) { c.SRQ = srq }, true},
-		{func(c *qp.Config) { c.SRQ, c.Type = srq, qp.UD }, false},
+		{func(c *qp.Config) { c.SRQ, c.Type = srq, qp.UD }, true},
+		{func(c *qp.Config) { c.SRQ, c.Type = srq, qp.UC }, false},
 		{func(c *qp.Config) { c.XRCSRQs = noSRQs{} }, false},
 		{func(c *qp.Config) { c.Type = qp.XRCRecv }, false},
 	} {

@@ -120,6 +120,7 @@ const (
 	LocalLengthErr
 	LocalQPOpErr
 	LocalProtErr
+	LocalAccessErr
 	WRFlushErr
 	BadRespErr
 	RemoteInvalidReqErr
@@ -130,7 +131,7 @@ const (
 )
 
 var statusNames = [...]string{"success", "local length error", "local QP operation error",
-	"local protection error", "work request flushed error", "bad response error",
+	"local protection error", "local access error", "work request flushed error", "bad response error",
 	"remote invalid request error", "remote access error", "remote operation error",
 	"transport retry counter exceeded", "RNR retry counter exceeded"}
 

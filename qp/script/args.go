@@ -185,7 +185,7 @@ func lookup[T interface {
 
 var statuses = map[string]qp.Status{
 	"success": qp.Success, "loc_len_err": qp.LocalLengthErr, "loc_qp_op_err": qp.LocalQPOpErr,
-	"loc_prot_err": qp.LocalProtErr, "wr_flush_err": qp.WRFlushErr, "bad_resp_err": qp.BadRespErr,
+	"loc_prot_err": qp.LocalProtErr, "loc_access_err": qp.LocalAccessErr, "wr_flush_err": qp.WRFlushErr, "bad_resp_err": qp.BadRespErr,
 	"rem_inv_req_err": qp.RemoteInvalidReqErr, "rem_access_err": qp.RemoteAccessErr,
 	"rem_op_err": qp.RemoteOpErr, "retry_exc_err": qp.RetryExcErr, "rnr_retry_exc_err": qp.RNRRetryExcErr,
 }

@@ -16,8 +16,9 @@ qp rc sq_psn=20 timeout=14
 66ms..268ms > SEND_ONLY 20 retx            # the acknowledgement was lost
         < NAK 20 syndrome=0x63 => failed
         done SEND id=1 status=rem_op_err
+        state RTS
 `)
 	fmt.Println(err)
 	// Output:
-	// line 7: < NAK 20 syndrome=0x63 => failed: at 67.108864ms, not stated: event QP_FATAL
+	// line 9: state RTS: got ERR
 }

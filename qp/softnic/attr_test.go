@@ -48,12 +48,12 @@ func TestPKeyTable(t *testing.T) {
 	set := func(k uint16) error {
 		return q.Modify(start, &qp.Attr{State: qp.Init, PKey: k}, qp.AttrState|qp.AttrPKey|qp.AttrAccess)
 	}
-	for _, k := range []uint16{0x8003, 0xffff, 0x0002, 0, 0x8000} {
+	for _, k := range []uint16{0x8003, 0xffff, 0x0001, 0x8002, 0, 0x8000} {
 		require.ErrorIs(t, set(k), softnic.ErrPKey, "%#x", k)
 		require.Equal(t, qp.Reset, q.State())
 	}
-	// A full member and a limited one may talk, two limited ones not.
-	for _, k := range []uint16{0x8001, 0x0001, 0x8002} {
+	// A QP has an entry of the table, full or limited member as it is there.
+	for _, k := range []uint16{0x8001, 0x0002} {
 		require.NoError(t, set(k), "%#x", k)
 	}
 	// A packet of another partition is dropped by the QP.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/softnic"
 )
@@ -74,4 +75,29 @@ func TestConnect(t *testing.T) {
 	require.Equal(t, uint32(5), f.Packet.DestQP)
 	require.Equal(t, "192.0.2.2", f.Dst.String())
 	require.Equal(t, uint16(0xffff), f.Packet.PKey)
+}
+
+// An XRC target needs a domain, and 0 is none: ordinary SRQs are in it.
+func TestXRCDomain0(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	_, err := p.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.XRCRecv}})
+	require.ErrorIs(t, err, softnic.ErrConfig)
+	_, err = p.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.XRCRecv}, XRCD: 1})
+	require.NoError(t, err)
+}
+
+// A UD QP that has nothing to send is not held back by the priority of an address
+// handle that it has by the way: what it posts to another priority leaves at once.
+func TestHeldWithoutDatagram(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	q, _ := qpOf(t, p, start, qp.UD, qp.AHAttr{}, nil)
+	p.SetPaused(1)
+	f := request(q)
+	f.Packet.Opcode, f.Packet.DETH.QKey = bth.UD.Opcode(bth.SendOnly), 0x1111
+	p.HandleFrame(start, f.AppendTo(nil)) // touches q
+	require.Empty(t, drain(p, start))
+	h, err := p.CreateAH(qp.AHAttr{GID: gidOf("192.0.2.2"), MAC: peerMAC, TrafficClass: 3 << 5})
+	require.NoError(t, err)
+	require.NoError(t, q.PostSend(start, &qp.SendWR{AH: h, RemoteQPN: 5}))
+	require.Len(t, drain(p, start), 1)
 }

@@ -308,7 +308,7 @@ type xrcDomain struct {
 
 // SRQ implements [qp.SRQLookup].
 func (d xrcDomain) SRQ(num uint32) *qp.SRQ {
-	if s := d.port.srqs[num]; s != nil && s.xrcd == d.xrcd {
+	if s := d.port.srqs[num]; s != nil && s.xrcd == d.xrcd && d.xrcd != 0 {
 		return s.SRQ
 	}
 	return nil

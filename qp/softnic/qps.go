@@ -1,11 +1,11 @@
 package softnic
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp"
 )
@@ -16,7 +16,7 @@ type QPConfig struct {
 
 	SendCQ, RecvCQ *CQ // where completions are polled; nil: nowhere
 	SRQ            *SRQ
-	XRCD           uint32 // XRCRecv: the XRC domain
+	XRCD           uint32 // XRCRecv: the XRC domain, above 0
 }
 
 // QP is a queue pair of a port.
@@ -75,6 +75,9 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 		c.SRQ = cfg.SRQ.SRQ
 	}
 	if c.Type == qp.XRCRecv {
+		if cfg.XRCD == 0 {
+			return nil, fmt.Errorf("%w: XRCD is 0 for a QP of type XRC_RECV", ErrConfig)
+		}
 		c.XRCSRQs = xrcDomain{p, cfg.XRCD}
 	}
 	m, err := qp.New(c)
@@ -219,8 +222,13 @@ func (q *QP) Modify(now time.Time, a *qp.Attr, mask qp.AttrMask) error {
 // there are ErrAddress, ErrPKey and ErrNoPort; nothing has changed on any of them.
 func (q *QP) Connect(now time.Time, a *qp.Attr) error {
 	mask := qp.AttrMask(0)
-	if a != nil && a.PKey != 0 && q.State() == qp.Reset {
+	if a != nil && q.State() == qp.Reset {
 		mask |= qp.AttrPKey
+		if a.PKey == 0 {
+			b := *a
+			b.PKey = 0xffff // what the machine takes it for
+			a = &b
+		}
 	}
 	if q.m != nil && q.m.Type() != qp.UD {
 		mask |= qp.AttrAH | qp.AttrDestQPN
@@ -279,9 +287,10 @@ func (q *QP) modified(a *qp.Attr, mask qp.AttrMask, peer netip.Addr) {
 	p.touch(q)
 }
 
+// hasPKey reports whether k is an entry of the table, full or limited as it is there.
 func (p *Port) hasPKey(k uint16) bool {
 	for _, have := range p.cfg.PKeys {
-		if bth.PKeyMatch(have, k) {
+		if have == k {
 			return true
 		}
 	}

@@ -1,0 +1,196 @@
+package qp_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/qp"
+)
+
+// attrs changes attributes of q in its state.
+func attrs(t *testing.T, q *qp.QP, mask qp.AttrMask, set func(*qp.Attr)) {
+	t.Helper()
+	a := qp.Attr{State: q.State()}
+	set(&a)
+	require.NoError(t, q.Modify(epoch, &a, mask|qp.AttrState))
+}
+
+// Rule RQ-31: a timeout that is set in SQD while a request is outstanding starts the
+// timer, and 0 stops it. Other attributes leave timer and retries alone (RQ-32).
+func TestTimeoutInSQD(t *testing.T) {
+	for _, typ := range []qp.Type{qp.RC, qp.XRCSend} {
+		q, err := qp.New(base(typ))
+		require.NoError(t, err)
+		a := good(qp.RTS)
+		a.Timeout = 0
+		require.NoError(t, q.Connect(epoch, a))
+		require.NoError(t, q.PostSend(epoch, &qp.SendWR{Op: qp.OpWrite}))
+		var out qp.Outgoing
+		require.True(t, q.NextPacket(epoch, &out))
+		_, ok := q.Deadline()
+		require.False(t, ok)
+		attrs(t, q, 0, func(a *qp.Attr) { a.State = qp.SQD })
+		attrs(t, q, qp.AttrTimeout, func(a *qp.Attr) { a.Timeout = 14 })
+		due, ok := q.Deadline()
+		require.True(t, ok)
+		require.Equal(t, 4096*time.Nanosecond<<14, due.Sub(epoch))
+		attrs(t, q, qp.AttrTimeout, func(a *qp.Attr) { a.Timeout = 0 })
+		_, ok = q.Deadline()
+		require.False(t, ok)
+	}
+}
+
+// Rule RQ-32: only a new retry_cnt refills the retries in SQD.
+func TestRetriesInSQD(t *testing.T) {
+	q, err := qp.New(base(qp.RC))
+	require.NoError(t, err)
+	a := good(qp.RTS)
+	a.Timeout, a.RetryCnt = 1, 2
+	require.NoError(t, q.Connect(epoch, a))
+	require.NoError(t, q.PostSend(epoch, &qp.SendWR{Op: qp.OpWrite}))
+	var out qp.Outgoing
+	fire := func() {
+		t.Helper()
+		require.True(t, q.NextPacket(epoch, &out))
+		due, ok := q.Deadline()
+		require.True(t, ok)
+		q.Tick(due)
+	}
+	fire()
+	fire()
+	attrs(t, q, 0, func(a *qp.Attr) { a.State = qp.SQD })
+	attrs(t, q, qp.AttrMinRNRTimer|qp.AttrTimeout|qp.AttrRNRRetry, func(a *qp.Attr) { a.MinRNRTimer, a.Timeout, a.RNRRetry = 5, 2, 7 })
+	fire()
+	require.Equal(t, qp.Error, q.State(), "two retries were spent before")
+}
+
+// Rule RS-12: max_dest_rd_atomic may change in SQD, and counts at once.
+func TestMaxDestRdAtomicInSQD(t *testing.T) {
+	mem, _, key := memory(t, 64)
+	cfg := base(qp.RC)
+	cfg.Memory = mem
+	q, err := qp.New(cfg)
+	require.NoError(t, err)
+	a := good(qp.RTS)
+	a.Access, a.MaxDestRdAtomic, a.RQPSN = qp.RemoteRead, 1, 0
+	require.NoError(t, q.Connect(epoch, a))
+	attrs(t, q, 0, func(a *qp.Attr) { a.State = qp.SQD })
+	attrs(t, q, qp.AttrMaxDestRdAtomic, func(a *qp.Attr) { a.MaxDestRdAtomic = 3 })
+	read := func(n uint32) qp.Verdict {
+		p := request(bth.ReadRequest, 0)
+		p.PSN = p.PSN.Add(int(n))
+		p.RETH.VA, p.RETH.RKey, p.RETH.DMALen = 0x1000, key, 8
+		return q.HandlePacket(epoch, p, nil)
+	}
+	for n := range uint32(3) {
+		require.Equal(t, qp.Accepted, read(n))
+	}
+	require.Equal(t, qp.Refused, read(3))
+	var out qp.Outgoing
+	for n := range 3 {
+		require.True(t, q.NextPacket(epoch, &out))
+		require.EqualValues(t, n, out.Packet.PSN)
+	}
+}
+
+// Rules RS-11, RS-21: a right that RTS takes away is away for duplicates too.
+func TestRightTakenAway(t *testing.T) {
+	mem, _, key := memory(t, 64)
+	cfg := base(qp.RC)
+	cfg.Memory = mem
+	q, err := qp.New(cfg)
+	require.NoError(t, err)
+	a := good(qp.RTS)
+	a.Access, a.RQPSN = qp.RemoteRead, 0
+	require.NoError(t, q.Connect(epoch, a))
+	p := request(bth.ReadRequest, 0)
+	p.RETH.VA, p.RETH.RKey, p.RETH.DMALen = 0x1000, key, 8
+	var out qp.Outgoing
+	require.Equal(t, qp.Accepted, q.HandlePacket(epoch, p, nil))
+	require.True(t, q.NextPacket(epoch, &out))
+	require.Equal(t, qp.Duplicate, q.HandlePacket(epoch, p, nil))
+	require.True(t, q.NextPacket(epoch, &out))
+	require.Len(t, out.Packet.Payload, 8)
+	attrs(t, q, qp.AttrAccess, func(a *qp.Attr) { a.Access = 0 })
+	require.Equal(t, qp.Duplicate, q.HandlePacket(epoch, p, nil))
+	require.True(t, q.NextPacket(epoch, &out))
+	require.Equal(t, aeth.NakSyndrome(aeth.NakRemoteAccessError), out.Packet.AETH.Syndrome)
+	require.Empty(t, out.Packet.Payload)
+}
+
+// Rule ST-4: LAST_WQE_REACHED comes once, whatever is asked for in Error.
+func TestLastWQEOnce(t *testing.T) {
+	srq, err := qp.NewSRQ(1, 1)
+	require.NoError(t, err)
+	cfg := base(qp.RC)
+	cfg.SRQ = srq
+	q := in(t, cfg, qp.RTS)
+	var e qp.Event
+	for range 2 {
+		require.NoError(t, q.Modify(epoch, &qp.Attr{State: qp.Error}, qp.AttrState))
+	}
+	require.True(t, q.NextEvent(&e))
+	require.Equal(t, qp.EventLastWQEReached, e)
+	require.NoError(t, q.Modify(epoch, &qp.Attr{State: qp.Error}, qp.AttrState))
+	require.False(t, q.NextEvent(&e))
+}
+
+// A QP with a SRQ and MaxRecvWR 0, as is usual in verbs, receives.
+func TestSRQWithoutMaxRecvWR(t *testing.T) {
+	for _, typ := range []qp.Type{qp.RC, qp.UD, qp.XRCRecv} {
+		srq, err := qp.NewSRQ(5, 3)
+		require.NoError(t, err)
+		cfg := base(typ)
+		cfg.MaxRecvWR, cfg.SRQ = 0, srq
+		p := request(bth.SendOnly, 0)
+		switch typ {
+		case qp.XRCRecv:
+			cfg.SRQ, cfg.XRCSRQs = nil, oneSRQ{srq}
+			p.Opcode, p.XRCETH.SRQ = bth.XRC.Opcode(bth.SendOnly), 5
+		case qp.UD:
+			p.Opcode, p.DETH.QKey = bth.UD.Opcode(bth.SendOnly), good(qp.RTR).QKey
+		}
+		q, err := qp.New(cfg)
+		require.NoError(t, err)
+		a := good(qp.RTS)
+		a.RQPSN = 0
+		require.NoError(t, q.Connect(epoch, a))
+		for i := range 3 {
+			require.NoError(t, srq.PostRecv(&qp.RecvWR{ID: uint64(i), Local: make([]byte, 64)}))
+		}
+		var c qp.Completion
+		for i := range 3 {
+			require.Equal(t, qp.Accepted, q.HandlePacket(epoch, p, nil), "%v %d", typ, i)
+			p.PSN++
+		}
+		for i := range 3 {
+			require.True(t, q.NextRecvCompletion(&c))
+			require.Equal(t, qp.Success, c.Status)
+			require.EqualValues(t, i, c.ID)
+		}
+		require.Zero(t, srq.Len())
+	}
+}
+
+// Rule UD-3: a datagram that is too long for the next receive of a SRQ leaves it to
+// the other QPs.
+func TestUDTooLongForSRQ(t *testing.T) {
+	srq, err := qp.NewSRQ(5, 3)
+	require.NoError(t, err)
+	cfg := base(qp.UD)
+	cfg.SRQ = srq
+	q := in(t, cfg, qp.RTS)
+	require.NoError(t, srq.PostRecv(&qp.RecvWR{Local: make([]byte, 44)}))
+	p := request(bth.SendOnly, 0)
+	p.Opcode, p.DETH.QKey = bth.UD.Opcode(bth.SendOnly), good(qp.RTR).QKey
+	p.SetPayload(make([]byte, 5))
+	require.Equal(t, qp.NoReceive, q.HandlePacket(epoch, p, nil))
+	require.Equal(t, 1, srq.Len())
+	p.SetPayload(make([]byte, 4))
+	require.Equal(t, qp.Accepted, q.HandlePacket(epoch, p, nil))
+	require.Zero(t, srq.Len())
+}
