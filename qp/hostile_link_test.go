@@ -82,7 +82,7 @@ func (e *hostileEnd) send(pk *bth.Packet) {
 	w := e.w
 	p := w.plan
 	w.packets++
-	w.f = frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, Src: hostileAddr[e.side], Dst: hostileAddr[1-e.side], SrcPort: 0xc123, DF: true, Packet: *pk}
+	w.f = frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, Src: hostileAddr[e.side], Dst: hostileAddr[1-e.side], SrcPort: 0xc123, DF: true, HopLimit: 64, Packet: *pk}
 	b := w.f.AppendTo(w.bytes())
 	sum := crc32.ChecksumIEEE(b)
 	w.mix(2, uint64(w.now), uint64(sum))

@@ -51,7 +51,7 @@ func newJoined(t testing.TB, cfg qp.Config, mtu, size int) *joined {
 			t.Fatal(err)
 		}
 	}
-	j.f = frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DF: true, SrcPort: 0xc001,
+	j.f = frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DF: true, HopLimit: 64, SrcPort: 0xc001,
 		Src: netip.AddrFrom4([4]byte{192, 0, 2, 1}), Dst: netip.AddrFrom4([4]byte{192, 0, 2, 2})}
 	return j
 }

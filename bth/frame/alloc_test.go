@@ -85,6 +85,24 @@ func TestNoAllocations(t *testing.T) {
 			}
 		})
 	}
+	for _, text := range withUDPChecksum {
+		raw, err := hex.DecodeString(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		room := make([]byte, 0, 512)
+		never("edits and checks", func() {
+			_ = f.Decode(frame.Ethernet, raw)
+			_, _ = f.CheckIPv4(), f.CheckUDP()
+			_ = f.SetPSN(7)
+			_ = f.Patch(1, 3)
+			_ = f.Patch(0, 0)
+			g, b := f.Clone(room[:0])
+			buf = g.AppendNetworkTo(buf[:0])
+			_ = g.Size() + len(b)
+			_, _, _, _ = frame.NetworkOffset(frame.Ethernet, raw)
+		})
+	}
 	never("entropy", func() { _ = frame.SourcePort(frame.FlowLabel(0x11, 0x12)) })
 	never("names", func() { _, _ = frame.IPv4.String(), frame.ICRCBad.String() })
 }

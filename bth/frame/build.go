@@ -15,9 +15,10 @@ const MaxHeaderSize = ethernetSize + 4*MaxVLANs + ipv4Size + maxIPv4Options + ud
 // AppendTo appends the frame to dst: an Ethernet header where Link is Ethernet,
 // the network header that Net names (IPv6 where it names none), UDP but for a
 // GRH, and the packet. It computes lengths, IPv4 header checksum and ICRC, and
-// takes all else from the fields, the UDP checksum too (0 is right for IPv4 and
-// what RNICs send over IPv6). DstPort 0 means Port, HopLimit 0 means 64. Padding
-// to the 60 bytes of a short Ethernet frame is left to the caller.
+// takes all else from the fields as they are, a HopLimit of 0 and the UDP checksum
+// too (0 is right for IPv4 and what RNICs send over IPv6); only a DstPort of 0, to
+// which there is no RoCE, becomes Port. Padding to the 60 bytes of a short Ethernet
+// frame is left to the caller.
 //
 // It never fails, and masks fields to their widths: see Validate. Payload and
 // Options must not lie in the free capacity of dst: of a frame that was decoded
@@ -27,22 +28,14 @@ func (f *Frame) AppendTo(dst []byte) []byte {
 		dst = f.appendEthernet(dst)
 	}
 	start := len(dst)
-	n := f.packetSize()
-	if f.Net != GRH {
-		n += udpSize
-	}
-	if f.Net == IPv4 {
-		dst = f.appendIPv4(dst, n)
-	} else {
-		dst = f.appendIPv6(dst, n)
-	}
+	dst = f.AppendNetworkTo(dst)
 	if f.Net != GRH {
 		port := f.DstPort
 		if port == 0 {
 			port = Port
 		}
 		dst = binary.BigEndian.AppendUint32(dst, uint32(f.SrcPort)<<16|uint32(port))
-		dst = binary.BigEndian.AppendUint32(dst, uint32(n)<<16|uint32(f.UDPChecksum))
+		dst = binary.BigEndian.AppendUint32(dst, uint32(uint16(udpSize+f.packetSize()))<<16|uint32(f.UDPChecksum))
 	}
 	if f.IsMRC() {
 		return f.appendMRC(dst, start)
@@ -57,6 +50,34 @@ func (f *Frame) AppendTo(dst []byte) []byte {
 	return crc.Append(dst, start)
 }
 
+// Size returns the length in bytes of what AppendTo appends.
+func (f *Frame) Size() int {
+	n := ipv6Size + f.packetSize()
+	if f.Net == IPv4 {
+		n += ipv4Size - ipv6Size + len(f.options())
+	}
+	if f.Net != GRH {
+		n += udpSize
+	}
+	if f.Link == Ethernet {
+		n += ethernetSize + 4*int(min(f.VLANs, MaxVLANs))
+	}
+	return n
+}
+
+// AppendNetworkTo appends the network header alone, of IPv4 with its options, as
+// AppendTo does. A receive of a datagram gets one in front of its payload.
+func (f *Frame) AppendNetworkTo(dst []byte) []byte {
+	n := f.packetSize()
+	if f.Net != GRH {
+		n += udpSize
+	}
+	if f.Net == IPv4 {
+		return f.appendIPv4(dst, n)
+	}
+	return f.appendIPv6(dst, n)
+}
+
 func (f *Frame) appendEthernet(dst []byte) []byte {
 	dst = append(dst, f.DstMAC[:]...)
 	dst = append(dst, f.SrcMAC[:]...)
@@ -64,26 +85,26 @@ func (f *Frame) appendEthernet(dst []byte) []byte {
 		dst = binary.BigEndian.AppendUint16(dst, v.TPID)
 		dst = binary.BigEndian.AppendUint16(dst, v.TCI)
 	}
-	etherType := uint16(EtherTypeIPv6)
-	switch f.Net {
-	case IPv4:
-		etherType = EtherTypeIPv4
-	case GRH:
-		etherType = EtherTypeRoCE
-	}
-	return binary.BigEndian.AppendUint16(dst, etherType)
+	return binary.BigEndian.AppendUint16(dst, f.Net.etherType())
 }
 
-func (f *Frame) hopLimit() uint8 {
-	if f.HopLimit == 0 {
-		return 64
+// etherType returns the Ethertype before the network header, IPv6's for none.
+func (n Net) etherType() uint16 {
+	switch n {
+	case IPv4:
+		return EtherTypeIPv4
+	case GRH:
+		return EtherTypeRoCE
 	}
-	return f.HopLimit
+	return EtherTypeIPv6
 }
+
+// options returns the IPv4 options that fit.
+func (f *Frame) options() []byte { return f.Options[:min(len(f.Options), maxIPv4Options)&^3] }
 
 func (f *Frame) appendIPv4(dst []byte, payload int) []byte {
 	start := len(dst)
-	options := f.Options[:min(len(f.Options), maxIPv4Options)&^3]
+	options := f.options()
 	ihl := ipv4Size + len(options)
 	flags := uint32(0)
 	if f.DF {
@@ -95,7 +116,7 @@ func (f *Frame) appendIPv4(dst []byte, payload int) []byte {
 	dst = binary.BigEndian.AppendUint32(dst,
 		uint32(0x40|ihl/4)<<24|uint32(f.TrafficClass)<<16|uint32(uint16(ihl+payload)))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(f.ID)<<16|flags)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(f.hopLimit())<<24|protocolUDP<<16)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(f.HopLimit)<<24|protocolUDP<<16)
 	// Zero addresses stand in for what is no IPv4 address: AppendTo never fails.
 	var src, dstAddr [4]byte
 	if f.Src.Is4() || f.Src.Is4In6() {
@@ -107,21 +128,8 @@ func (f *Frame) appendIPv4(dst []byte, payload int) []byte {
 	dst = append(dst, src[:]...)
 	dst = append(dst, dstAddr[:]...)
 	dst = append(dst, options...)
-	binary.BigEndian.PutUint16(dst[start+10:], ipv4Checksum(dst[start:]))
+	binary.BigEndian.PutUint16(dst[start+10:], ^OnesSum(0, dst[start:]))
 	return dst
-}
-
-// ipv4Checksum returns the header checksum of h, a multiple of four bytes whose
-// checksum field is zero.
-func ipv4Checksum(h []byte) uint16 {
-	var sum uint64
-	for ; len(h) >= 4; h = h[4:] {
-		sum += uint64(binary.BigEndian.Uint32(h))
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
 }
 
 func (f *Frame) appendIPv6(dst []byte, payload int) []byte {
@@ -130,7 +138,7 @@ func (f *Frame) appendIPv6(dst []byte, payload int) []byte {
 		next = nextHeaderBTH
 	}
 	dst = binary.BigEndian.AppendUint32(dst, 6<<28|uint32(f.TrafficClass)<<20|f.FlowLabel&0xfffff)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(uint16(payload))<<16|next<<8|uint32(f.hopLimit()))
+	dst = binary.BigEndian.AppendUint32(dst, uint32(uint16(payload))<<16|next<<8|uint32(f.HopLimit))
 	src, dstAddr := f.Src.As16(), f.Dst.As16()
 	dst = append(dst, src[:]...)
 	return append(dst, dstAddr[:]...)
@@ -140,8 +148,9 @@ func (f *Frame) appendIPv6(dst []byte, payload int) []byte {
 // a length beyond its width, an address of the wrong family or with a zone, or a
 // tag whose TPID is none of a tag; ErrLink for a link
 // that AppendTo makes no header of (the zero value, which somebody forgot to set,
-// and the cooked links); or what bth.Packet's Validate says. The defaults of
-// DstPort and HopLimit are no loss.
+// and the cooked links); or what bth.Packet's Validate says. What it
+// accepts, a Finder of that port decodes to the same frame; a DstPort of 0 stands
+// for Port.
 func (f *Frame) Validate() error {
 	switch f.Link {
 	case Ethernet:

@@ -125,6 +125,14 @@ func (d Finder) Decode(link Link, b []byte, wireLen int, f *Frame) error {
 }
 
 func (d Finder) decode(link Link, b []byte, wireLen int, f *Frame) error {
+	if link == Ethernet && len(b) >= plainSize6 {
+		h := (*[plainSize6]byte)(b)
+		n := int(binary.BigEndian.Uint16(h[18:]))
+		if end := ethernetSize + ipv6Size + n; d.plain6(h, uint32(n)) && n >= udpSize+bth.MinSize && end <= len(b) &&
+			d.TrimmedDSCP == 0 {
+			return f.decode6(h, b, end)
+		}
+	}
 	s, err := d.locate(link, b, wireLen)
 	if err != nil {
 		return err
@@ -153,6 +161,60 @@ func (d Finder) plain(h *[plainSize]byte, total uint32) bool {
 	return binary.BigEndian.Uint32(h[12:])>>8 == EtherTypeIPv4<<8|0x45 &&
 		binary.BigEndian.Uint32(h[20:])&0x3fff00ff == protocolUDP &&
 		binary.BigEndian.Uint32(h[36:]) == uint32(d.port())<<16+total-ipv4Size
+}
+
+// plainSize6 is the length of Ethernet without tags, IPv6 and UDP.
+const plainSize6 = ethernetSize + ipv6Size + udpSize
+
+// plain6 is plain for such headers, of which n is the payload length of IPv6.
+func (d Finder) plain6(h *[plainSize6]byte, n uint32) bool {
+	return binary.BigEndian.Uint32(h[12:])>>12 == EtherTypeIPv6<<4|6 &&
+		h[20] == protocolUDP &&
+		binary.BigEndian.Uint32(h[56:]) == uint32(d.port())<<16+n
+}
+
+// decode6 decodes a frame with plain headers h that ends at end, as headers of IPv4
+// are in Decode.
+func (f *Frame) decode6(h *[plainSize6]byte, b []byte, end int) error {
+	if f.MRC == nil {
+		if err := f.Packet.Decode(b[plainSize6:end:end]); err != nil {
+			return err
+		}
+	} else if err := f.decodeEither(b[plainSize6:end:end], end-plainSize6, IPv6, false); err != nil {
+		return err
+	}
+	f.DstMAC = MAC(h[0:6])
+	f.SrcMAC = MAC(h[6:12])
+	f.Link = Ethernet
+	f.Net = IPv6
+	f.VLANs = 0
+	f.VLAN = [MaxVLANs]VLAN{}
+	v := binary.BigEndian.Uint32(h[14:])
+	f.TrafficClass = uint8(v >> 20)
+	f.HopLimit = h[21]
+	f.FlowLabel = v & 0xfffff
+	f.ID, f.DF, f.ReservedFlag = 0, false, false
+	f.SrcPort = binary.BigEndian.Uint16(h[54:])
+	f.DstPort = binary.BigEndian.Uint16(h[56:])
+	f.UDPChecksum = binary.BigEndian.Uint16(h[60:])
+	f.TransportLen = end - plainSize6
+	f.Trimmed = false
+	if f.Outer.layers.n != 0 {
+		f.Outer = Outer{}
+	}
+	src, dst := netip.AddrFrom16([16]byte(h[22:38])), netip.AddrFrom16([16]byte(h[38:54]))
+	netPacket, transport := b[ethernetSize:end:end], b[plainSize6:end:end]
+	var trailer []byte
+	if len(b) > end {
+		trailer = b[end:len(b):len(b)]
+	}
+	f.Src = src
+	f.Dst = dst
+	f.Options = nil
+	f.NetPacket = netPacket
+	f.Trailer = trailer
+	f.Transport = transport
+	return nil
 }
 
 // Find is Decode without the packet: it fills all but f.Packet, which is left
@@ -194,52 +256,68 @@ func (d *Finder) locate(link Link, b []byte, wireLen int) (s span, err error) {
 
 // locateLink reads the link header at s.start, tags, and what follows.
 func (d *Finder) locateLink(b []byte, s *span) error {
-	var etherType uint16
-	h := b[s.start:]
 	s.what.Kind, s.what.Number = LinkType, uint16(s.link)
-	switch s.link {
+	etherType, off, vlans, err := linkHeader(s.link, b[s.start:])
+	if err != nil {
+		return err
+	}
+	s.netOff, s.vlans = s.start+off, vlans
+	return d.locateNet(b, s, etherType)
+}
+
+// NetworkOffset returns where the network header of frame b begins, behind the link
+// header and up to MaxVLANs tags, the Ethertype that says what it is, and the
+// number of tags, which end there. It fails with ErrTruncated; with ErrLink; or
+// with ErrNotRoCE for what is no IP packet on a link of IP packets.
+func NetworkOffset(link Link, b []byte) (etherType uint16, off, vlans int, err error) {
+	etherType, off, n, err := linkHeader(link, b)
+	return etherType, off, int(n), err
+}
+
+func linkHeader(link Link, h []byte) (etherType uint16, off int, vlans uint8, err error) {
+	switch link {
 	case Ethernet:
 		if len(h) < ethernetSize {
-			return ErrTruncated
+			return 0, 0, 0, ErrTruncated
 		}
-		s.netOff = s.start + ethernetSize
+		off = ethernetSize
 		etherType = binary.BigEndian.Uint16(h[ethernetTypeOffset:])
 	case RawIP, RawIPv4, RawIPv6:
 		if len(h) == 0 {
-			return ErrTruncated
+			return 0, 0, 0, ErrTruncated
 		}
 		switch {
-		case h[0]>>4 == 4 && s.link != RawIPv6:
+		case h[0]>>4 == 4 && link != RawIPv6:
 			etherType = EtherTypeIPv4
-		case h[0]>>4 == 6 && s.link != RawIPv4:
+		case h[0]>>4 == 6 && link != RawIPv4:
 			etherType = EtherTypeIPv6
 		default:
-			return ErrNotRoCE
+			return 0, 0, 0, ErrNotRoCE
 		}
 	case LinuxSLL:
 		if len(h) < sllSize {
-			return ErrTruncated
+			return 0, 0, 0, ErrTruncated
 		}
-		s.netOff = sllSize
+		off = sllSize
 		etherType = binary.BigEndian.Uint16(h[14:])
 	case LinuxSLL2:
 		if len(h) < sll2Size {
-			return ErrTruncated
+			return 0, 0, 0, ErrTruncated
 		}
-		s.netOff = sll2Size
+		off = sll2Size
 		etherType = binary.BigEndian.Uint16(h)
 	default:
-		return ErrLink
+		return 0, 0, 0, ErrLink
 	}
-	for isTag(etherType) && s.vlans < MaxVLANs {
-		if len(b) < s.netOff+4 {
-			return ErrTruncated
+	for isTag(etherType) && vlans < MaxVLANs {
+		if len(h) < off+4 {
+			return 0, 0, 0, ErrTruncated
 		}
-		etherType = binary.BigEndian.Uint16(b[s.netOff+2:])
-		s.netOff += 4
-		s.vlans++
+		etherType = binary.BigEndian.Uint16(h[off+2:])
+		off += 4
+		vlans++
 	}
-	return d.locateNet(b, s, etherType)
+	return etherType, off, vlans, nil
 }
 
 // isTag reports whether Ethertype t is that of a VLAN tag.
@@ -440,10 +518,23 @@ func (f *Frame) fill(link Link, b []byte, s *span) {
 	}
 	readTags(b, s.netOff, s.link == LinuxSLL2, f.VLAN[:s.vlans])
 
-	h := b[s.netOff:s.transport:s.transport]
-	f.Net = s.net
+	f.fillNet(b[s.netOff:s.transport:s.transport], s.net)
+	end := min(s.end, len(b))
+	f.NetPacket = b[s.netOff:end:end]
+	f.Transport = b[min(s.transport, end):end:end]
+	f.TransportLen = s.end - s.transport
+	f.Trimmed = s.trimmed
+	f.Trailer = nil
+	if len(b) > end {
+		f.Trailer = b[end:len(b):len(b)]
+	}
+}
+
+// fillNet sets the fields of the network header, and UDP, from h.
+func (f *Frame) fillNet(h []byte, net Net) {
+	f.Net = net
 	f.SrcPort, f.DstPort, f.UDPChecksum = 0, 0, 0
-	if s.net == IPv4 {
+	if net == IPv4 {
 		f.TrafficClass = h[1]
 		f.HopLimit = h[8]
 		f.FlowLabel = 0
@@ -466,19 +557,9 @@ func (f *Frame) fill(link Link, b []byte, s *span) {
 		f.ID, f.DF, f.ReservedFlag, f.Options = 0, false, false, nil
 		f.Src = netip.AddrFrom16([16]byte(h[8:24]))
 		f.Dst = netip.AddrFrom16([16]byte(h[24:40]))
-		if s.net == IPv6 {
+		if net == IPv6 {
 			f.udp(h[ipv6Size:])
 		}
-	}
-
-	end := min(s.end, len(b))
-	f.NetPacket = b[s.netOff:end:end]
-	f.Transport = b[min(s.transport, end):end:end]
-	f.TransportLen = s.end - s.transport
-	f.Trimmed = s.trimmed
-	f.Trailer = nil
-	if len(b) > end {
-		f.Trailer = b[end:len(b):len(b)]
 	}
 }
 

@@ -31,7 +31,7 @@ func ExampleFrame_Decode() {
 // A frame with lengths, checksums and ICRC from nothing but fields.
 func ExampleFrame_AppendTo() {
 	f := frame.Frame{
-		Link: frame.Ethernet, Net: frame.IPv4, DF: true,
+		Link: frame.Ethernet, Net: frame.IPv4, DF: true, HopLimit: 64,
 		DstMAC: frame.MAC{2, 0, 0, 0, 0, 2}, SrcMAC: frame.MAC{2, 0, 0, 0, 0, 1},
 		Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"),
 		SrcPort: frame.SourcePort(frame.FlowLabel(0x11, 0x12)),
@@ -54,7 +54,7 @@ func ExampleFrame_AppendTo() {
 // A congestion notification packet, from the card that saw marked packets.
 func ExampleFrame_AppendBinary() {
 	f := frame.Frame{
-		Link: frame.Ethernet, Net: frame.IPv4, DF: true, TrafficClass: 48 << 2,
+		Link: frame.Ethernet, Net: frame.IPv4, DF: true, HopLimit: 64, TrafficClass: 48 << 2,
 		Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr("192.0.2.1"),
 		Packet: bth.Packet{
 			Header:  bth.Header{Opcode: bth.CNP, PKey: 0xffff, BECN: true, DestQP: 0x11},

@@ -134,7 +134,7 @@ type Frame struct {
 	// Network header.
 	Src, Dst     netip.Addr // IPv4, IPv6, or the GIDs of a GRH as IPv6
 	TrafficClass uint8      // IPv4: type of service. DSCP 6 bits, ECN 2
-	HopLimit     uint8      // IPv4: time to live
+	HopLimit     uint8      // IPv4: time to live. 0 is sent as 0; 64 is usual
 	FlowLabel    uint32     // 20 bits; IPv6 and GRH
 	ID           uint16     // identification; IPv4
 	DF           bool       // don't fragment; IPv4

@@ -157,10 +157,12 @@ func TestGopacketReads(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	f := sample(frame.IPv4)
 	f.DstPort, f.HopLimit = 0, 0
+	require.NoError(t, f.Validate())
 	var got frame.Frame
 	require.NoError(t, got.Decode(frame.Ethernet, f.AppendTo(nil)))
 	require.EqualValues(t, 4791, got.DstPort)
-	require.EqualValues(t, 64, got.HopLimit)
+	require.Zero(t, got.HopLimit)
+	require.NoError(t, got.Validate())
 
 	// It never fails: no address is all zeros, no network is IPv6.
 	require.NotPanics(t, func() {
@@ -184,6 +186,8 @@ func TestValidate(t *testing.T) {
 		"ipv4":              {frame.IPv4, func(f *frame.Frame) {}, nil},
 		"ipv6":              {frame.IPv6, func(f *frame.Frame) {}, nil},
 		"grh":               {frame.GRH, func(f *frame.Frame) {}, nil},
+		"port 0":            {frame.IPv4, func(f *frame.Frame) { f.DstPort = 0 }, nil},
+		"hop limit 0":       {frame.IPv4, func(f *frame.Frame) { f.HopLimit = 0 }, nil},
 		"no network":        {frame.IPv4, func(f *frame.Frame) { f.Net = 0 }, frame.ErrRange},
 		"no address":        {frame.IPv4, func(f *frame.Frame) { f.Src = netip.Addr{} }, frame.ErrRange},
 		"IPv6 in IPv4":      {frame.IPv4, func(f *frame.Frame) { f.Dst = netip.IPv6Unspecified() }, frame.ErrRange},

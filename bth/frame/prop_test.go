@@ -29,17 +29,17 @@ func anyFrame(t *rapid.T) *frame.Frame {
 		Link:         rapid.SampledFrom([]frame.Link{frame.Ethernet, frame.Ethernet, frame.RawIP}).Draw(t, "link"),
 		Net:          rapid.SampledFrom([]frame.Net{frame.IPv4, frame.IPv4, frame.IPv6, frame.GRH}).Draw(t, "net"),
 		TrafficClass: rapid.Byte().Draw(t, "class"),
-		HopLimit:     rapid.ByteMin(1).Draw(t, "hops"),
+		HopLimit:     rapid.SampledFrom([]uint8{0, 1, 64, 255}).Draw(t, "hops"),
 	}
 	if f.Net == frame.GRH {
 		f.Link = frame.Ethernet // no link of IP packets carries it
 	}
 	if f.Link == frame.Ethernet {
 		f.DstMAC, f.SrcMAC = rapid.Make[frame.MAC]().Draw(t, "dmac"), rapid.Make[frame.MAC]().Draw(t, "smac")
-		f.VLANs = rapid.SampledFrom([]uint8{0, 0, 1, 2}).Draw(t, "vlans")
+		f.VLANs = rapid.SampledFrom([]uint8{0, 0, 1, 2, 3}).Draw(t, "vlans")
 		for i := range f.VLANs {
 			f.VLAN[i] = frame.VLAN{
-				TPID: rapid.SampledFrom([]uint16{frame.EtherTypeVLAN, frame.EtherTypeQinQ}).Draw(t, "tpid"),
+				TPID: rapid.SampledFrom([]uint16{frame.EtherTypeVLAN, frame.EtherTypeQinQ, frame.EtherTypeOldQinQ}).Draw(t, "tpid"),
 				TCI:  rapid.Uint16().Draw(t, "tci"),
 			}
 		}
@@ -58,7 +58,8 @@ func anyFrame(t *rapid.T) *frame.Frame {
 		f.FlowLabel = rapid.Uint32Range(0, 1<<20-1).Draw(t, "label")
 	}
 	if f.Net != frame.GRH {
-		f.SrcPort, f.DstPort = rapid.Uint16().Draw(t, "sport"), frame.Port
+		f.SrcPort = rapid.SampledFrom([]uint16{0, 69, frame.Port, 0xffff}).Draw(t, "sport")
+		f.DstPort = rapid.SampledFrom([]uint16{frame.Port, frame.Port, 1, 0xffff}).Draw(t, "dport")
 		f.UDPChecksum = rapid.Uint16().Draw(t, "sum")
 	}
 
@@ -66,7 +67,8 @@ func anyFrame(t *rapid.T) *frame.Frame {
 	op := rapid.SampledFrom(opcodes).Draw(t, "opcode")
 	p.Header = bth.Header{Opcode: op, SE: rapid.Bool().Draw(t, "se"), M: rapid.Bool().Draw(t, "m"), PKey: 0xffff,
 		FECN: rapid.Bool().Draw(t, "fecn"), Resv6: rapid.ByteMax(0x3f).Draw(t, "resv"),
-		DestQP: rapid.Uint32Range(0, 1<<24-1).Draw(t, "qp"), AckReq: rapid.Bool().Draw(t, "ack"), PSN: 0xfedcba}
+		DestQP: rapid.Uint32Range(0, 1<<24-1).Draw(t, "qp"), AckReq: rapid.Bool().Draw(t, "ack"), PSN: 0xfedcba,
+		BECN: rapid.Bool().Draw(t, "becn"), Resv7: rapid.ByteMax(0x7f).Draw(t, "resv7")}
 	if op.Ext()&bth.HasRETH != 0 {
 		p.RETH = rapid.Make[reth.Header]().Draw(t, "reth")
 	}
@@ -138,8 +140,10 @@ func TestProperties(t *testing.T) {
 		b := append(bytes.Clone(fresh), trailer...)
 		in := bytes.Clone(b)
 		got := dirty(t)
-		require.NoError(t, got.Decode(f.Link, b))
+		finder := frame.Finder{UDPPort: f.DstPort}
+		require.NoError(t, finder.Decode(f.Link, b, len(b), got))
 		require.Equal(t, withoutViews(f), withoutViews(got))
+		require.Equal(t, len(fresh), f.Size())
 		require.Equal(t, frame.ICRCGood, got.CheckICRC())
 		require.True(t, bytes.Equal(trailer, got.Trailer))
 		require.Equal(t, len(f.Packet.Payload), got.PayloadLen())
@@ -157,7 +161,7 @@ func TestProperties(t *testing.T) {
 		found := dirty(t)
 		want := *got
 		want.Packet = found.Packet
-		require.NoError(t, frame.Finder{}.Find(f.Link, b, len(b), found))
+		require.NoError(t, finder.Find(f.Link, b, len(b), found))
 		require.Equal(t, &want, found)
 
 		// Another link around the same network packet.
@@ -183,7 +187,7 @@ func checkOtherLink(t require.TestingT, link frame.Link, f *frame.Frame) {
 	}
 	b = append(b, f.NetPacket...)
 	got := dirty(t)
-	require.NoError(t, got.Decode(link, b))
+	require.NoError(t, frame.Finder{UDPPort: f.DstPort}.Decode(link, b, len(b), got))
 	want := *f
 	want.Link, want.DstMAC, want.SrcMAC, want.VLANs, want.VLAN, want.Trailer = link, frame.MAC{}, frame.MAC{}, 0, [frame.MaxVLANs]frame.VLAN{}, nil
 	require.Equal(t, &want, got)

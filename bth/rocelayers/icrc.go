@@ -108,35 +108,54 @@ func (b *BTH) appendUDP(dst []byte, n int, fix bool) []byte {
 
 // CheckICRC computes the ICRC of a decoded RoCE packet and compares it with the
 // packet's own. It takes the network layer, a *layers.IPv4, *layers.IPv6 or *GRH,
-// for example what packet.NetworkLayer returns. Where the capture has cut the
-// packet, and for any other layer, the result is frame.ICRCUnchecked.
+// for example what packet.NetworkLayer returns; where that carries a tunnel, the
+// result is that of the RoCE packet in it. What is not RoCE (TCP, DNS, a fragment,
+// any other layer), and what the capture has cut, is frame.ICRCUnchecked.
 //
-// The layer must alias the packet it was decoded from, as gopacket's do.
+// RoCE v2 is known by the UDP destination port: 4791, or another that gopacket was
+// told is followed by LayerTypeBTH. The layer must alias the packet it was decoded
+// from, as gopacket's do.
 func CheckICRC(network gopacket.Layer) frame.ICRCState {
-	var pkt []byte
-	var declared int
 	switch l := network.(type) {
 	case *layers.IPv4:
-		pkt = whole(l.Contents, l.Payload)
-		if len(pkt) >= ipv4Size {
-			declared = int(binary.BigEndian.Uint16(pkt[2:]))
-		}
+		return checkIP(whole(l.Contents, l.Payload), 4*int(l.IHL))
 	case *layers.IPv6:
-		pkt = whole(l.Contents, l.Payload)
-		if len(pkt) >= ipv6Size && l.HopByHop == nil {
-			declared = ipv6Size + int(binary.BigEndian.Uint16(pkt[4:]))
-		}
+		return checkIP(whole(l.Contents, l.Payload), ipv6Size)
 	case *GRH:
-		pkt = l.packet
-		declared = ipv6Size + int(l.Length)
+		switch {
+		case l.NextHeader != NextHeaderBTH || len(l.packet) != ipv6Size+int(l.Length):
+		case crc.Check(l.packet):
+			return frame.ICRCGood
+		default:
+			return frame.ICRCBad
+		}
 	}
+	return frame.ICRCUnchecked
+}
+
+// checkIP checks the RoCE packet in the IP packet pkt, whose UDP header, if it has
+// one, is at offset udp.
+func checkIP(pkt []byte, udp int) frame.ICRCState {
+	find := frame.Finder{Tunnels: true}
+	if len(pkt) >= udp+udpSize {
+		if port := binary.BigEndian.Uint16(pkt[udp+2:]); layers.UDPPort(port).LayerType() == LayerTypeBTH {
+			find.UDPPort = port
+		}
+	}
+	var declared int // gopacket leaves out what the capture has cut
 	switch {
-	case len(pkt) != declared || declared == 0:
+	case len(pkt) < ipv4Size:
 		return frame.ICRCUnchecked
-	case crc.Check(pkt):
-		return frame.ICRCGood
+	case pkt[0]>>4 == 4:
+		declared = int(binary.BigEndian.Uint16(pkt[2:]))
+	case len(pkt) >= ipv6Size:
+		declared = ipv6Size + int(binary.BigEndian.Uint16(pkt[4:]))
 	}
-	return frame.ICRCBad
+	var f frame.Frame
+	if find.Find(frame.RawIP, pkt, declared, &f) != nil {
+		return frame.ICRCUnchecked
+	}
+	return f.CheckICRC()
 }
 
 // whole joins two slices that lie one behind the other, or returns nil.

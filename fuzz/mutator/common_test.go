@@ -38,7 +38,7 @@ func built() (recs []mutator.Record) {
 			continue
 		}
 		f := frame.Frame{
-			Net: frame.Net(1 + i%3), DF: true, SrcPort: 0xc001,
+			Net: frame.Net(1 + i%3), DF: true, HopLimit: 64, SrcPort: 0xc001,
 			Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"),
 			Packet: bth.Packet{Header: bth.Header{Opcode: op, PKey: 0xffff, DestQP: 0x11, PSN: 0xffffff}},
 		}

@@ -283,17 +283,9 @@ func tagsAt(link frame.Link) (tpid, tci int, ok bool) {
 	return 0, 0, false
 }
 
-func isTag(b []byte) bool {
-	t := binary.BigEndian.Uint16(b)
-	return t == frame.EtherTypeVLAN || t == frame.EtherTypeQinQ
-}
-
-func countTags(link frame.Link, b []byte) (n int) {
-	tpid, tci, ok := tagsAt(link)
-	for ok && n < 2 && len(b) >= max(tpid+2, tci+4) && isTag(b[tpid:]) {
-		n++
-		tpid, tci = tci+2, tci+4
-	}
+// countTags returns the number of tags of frame b, 0 for a runt.
+func countTags(link frame.Link, b []byte) int {
+	_, _, n, _ := frame.NetworkOffset(link, b)
 	return n
 }
 

@@ -23,7 +23,7 @@ func (m *Mutator) repair(rep *Report) {
 	if w.kind == frame.IPv4 {
 		h := w.b[w.net:w.udp]
 		binary.BigEndian.PutUint16(h[10:], 0)
-		binary.BigEndian.PutUint16(h[10:], checksum(h))
+		binary.BigEndian.PutUint16(h[10:], ^frame.OnesSum(0, h))
 	}
 	if m.cfg.ICRC != ICRCKeep {
 		crc.Append(w.b[:w.end-bth.ICRCSize], w.net)
@@ -53,18 +53,6 @@ func (w *work) setLengths() {
 	if w.kind != frame.GRH {
 		binary.BigEndian.PutUint16(w.b[w.udp+4:], uint16(w.end-w.udp))
 	}
-}
-
-// checksum returns the IPv4 header checksum of h, whose checksum field is zero.
-func checksum(h []byte) uint16 {
-	var sum uint32
-	for ; len(h) >= 2; h = h[2:] {
-		sum += uint32(binary.BigEndian.Uint16(h))
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
 }
 
 // lie makes one length wrong. Each lie is one that no receiver may believe: two

@@ -1,7 +1,6 @@
 package conform
 
 import (
-	"encoding/binary"
 	"time"
 
 	"github.com/roce-go/roce/bth"
@@ -87,12 +86,9 @@ func (w *Watcher) network(s *stream) {
 		if !f.DF && s.first(IPv4NoDF) {
 			w.report(s, IPv4NoDF, 0, 0, 0)
 		}
-		// A checksum of 0 is one that the sender's card was to fill in.
-		h := f.NetPacket[:20+len(f.Options)]
-		if binary.BigEndian.Uint16(h[10:]) != 0 {
-			if sum := fold(ones(0, h)); sum != 0xffff {
-				w.report(s, IPv4Checksum, 0, uint64(sum), 0)
-			}
+		// An offloaded checksum is one that the sender's card was to fill in.
+		if f.CheckIPv4() == frame.ChecksumBad {
+			w.report(s, IPv4Checksum, 0, uint64(frame.OnesSum(0, f.NetPacket[:20+len(f.Options)])), 0)
 		}
 	}
 	if f.Net == frame.GRH {
@@ -105,36 +101,9 @@ func (w *Watcher) network(s *stream) {
 		s.sport = f.SrcPort
 		s.moved = true
 	}
-	if f.UDPChecksum != 0 && !f.Truncated() {
-		u := len(f.NetPacket) - f.TransportLen - 8
-		sum := uint32(17) + uint32(f.TransportLen+8)
-		if f.Net == frame.IPv4 {
-			sum = ones(sum, f.NetPacket[12:20])
-		} else {
-			sum = ones(sum, f.NetPacket[8:40])
-		}
-		if fold(ones(sum, f.NetPacket[u:])) != 0xffff {
-			w.report(s, UDPChecksum, 0, uint64(f.UDPChecksum), 0)
-		}
+	if f.CheckUDP() == frame.ChecksumBad {
+		w.report(s, UDPChecksum, 0, uint64(f.UDPChecksum), 0)
 	}
-}
-
-// ones adds the 16-bit words of b to sum, as the checksum of the Internet does.
-func ones(sum uint32, b []byte) uint32 {
-	for ; len(b) >= 2; b = b[2:] {
-		sum += uint32(binary.BigEndian.Uint16(b))
-	}
-	if len(b) == 1 {
-		sum += uint32(b[0]) << 8
-	}
-	return sum
-}
-
-func fold(sum uint32) uint16 {
-	for sum>>16 != 0 {
-		sum = sum>>16 + sum&0xffff
-	}
-	return uint16(sum)
 }
 
 // pad judges PadCnt and the pad bytes. Rules RQ-03, RS-06.

@@ -39,7 +39,7 @@ func (w *Watcher) cut(n, wireLen int) bool {
 			c.n = 0
 		}
 	case n < wireLen: // by the snapshot length, as the capture says
-	case n < *g || f.Net == frame.IPv4 && !w.sumRight():
+	case n < *g || w.f.CheckIPv4() == frame.ChecksumBad:
 		w.past.Invalid++
 		w.seen.Class = ClassInvalid
 		w.report(nil, LengthFrame, 0, uint64(n), 0)
@@ -52,13 +52,6 @@ func (w *Watcher) cut(n, wireLen int) bool {
 		c.size = max(c.size, n)
 	}
 	return true
-}
-
-// sumRight reports whether the checksum of the IPv4 header is right, or left to
-// the sender's card.
-func (w *Watcher) sumRight() bool {
-	h := w.f.NetPacket[:20+len(w.f.Options)]
-	return h[10]|h[11] == 0 || fold(ones(0, h)) == 0xffff
 }
 
 // endCuts reports frames that were cut, where nothing speaks against it.

@@ -107,7 +107,7 @@ func (s *Switch) admit(q *egress, p *packet) bool {
 func (s *Switch) trim(p *packet) {
 	p.trimmed, p.broken = true, true
 	p.f.Packet.Payload = nil
-	p.size = wireSize(decodedSize(&p.f))
+	p.size = wireSize(p.f.Size())
 	p.f.TrafficClass = s.cfg.TrimDSCP<<2 | p.f.TrafficClass&3
 	if p.f.VLANs == 0 {
 		p.prio = s.cfg.TrimDSCP >> 3

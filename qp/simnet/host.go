@@ -396,7 +396,7 @@ func (h *Host) sendOne() bool {
 			p.buf = append(p.buf[:0], p.f.Packet.Payload...)
 			p.f.Packet.Payload = p.buf
 		}
-		p.size = wireSize(decodedSize(&p.f))
+		p.size = wireSize(p.f.Size())
 		if t := h.Port.Telemetry(); t != nil {
 			p.tel, p.told, p.collect = *t, true, t.Mode == congestion.INTCollect
 			p.size += int32(t.Size())

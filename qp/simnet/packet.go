@@ -108,18 +108,6 @@ func (e *engine) clone(p *packet) *packet {
 	return c
 }
 
-// decodedSize returns the length of f as a frame, in bytes without FCS.
-func decodedSize(f *frame.Frame) int {
-	n := 14 + 4*int(f.VLANs) + f.Packet.Size() + len(f.Options)
-	switch f.Net {
-	case frame.IPv4:
-		return n + 20 + 8
-	case frame.IPv6:
-		return n + 40 + 8
-	}
-	return n + 40
-}
-
 // wireSize returns what a frame of n bytes without FCS takes with it.
 func wireSize(n int) int32 { return int32(max(n, minFrame) + fcsSize) }
 
@@ -161,18 +149,13 @@ func (n *Network) readBytes(p *packet) {
 // it has the form of IPv6, as a GRH has, and the control information of the first VLAN
 // tag, -1 for none.
 func ipOf(b []byte) (at int, v6 bool, tci int) {
-	at, tci = 12, -1
-	for range 2 {
-		if t := binary.BigEndian.Uint16(b[at:]); t != frame.EtherTypeVLAN && t != frame.EtherTypeQinQ || len(b) < at+6 {
-			break
-		}
-		if tci < 0 {
-			tci = int(binary.BigEndian.Uint16(b[at+2:]))
-		}
-		at += 4
+	typ, at, tags, err := frame.NetworkOffset(frame.Ethernet, b)
+	if tci = -1; err != nil {
+		return 0, false, tci
 	}
-	typ := binary.BigEndian.Uint16(b[at:])
-	at += 2
+	if tags > 0 {
+		tci = int(binary.BigEndian.Uint16(b[14:]))
+	}
 	switch {
 	case typ == frame.EtherTypeIPv4 && len(b) >= at+28:
 		return at, false, tci
@@ -268,11 +251,7 @@ func (n *Network) mark(p *packet) {
 // setTrafficClass changes the second byte of an IPv4 header, and the checksum with it
 // (RFC 1624: the new sum is ~(~old + ~m + m')).
 func setTrafficClass(b []byte, tc uint8) {
-	was := binary.BigEndian.Uint16(b)
+	words := [...]byte{^b[10], ^b[11], ^b[0], ^b[1], b[0], tc}
 	b[1] = tc
-	now := binary.BigEndian.Uint16(b)
-	sum := uint32(^binary.BigEndian.Uint16(b[10:])) + uint32(^was) + uint32(now)
-	sum = sum&0xffff + sum>>16
-	sum = sum&0xffff + sum>>16
-	binary.BigEndian.PutUint16(b[10:], ^uint16(sum))
+	binary.BigEndian.PutUint16(b[10:], ^frame.OnesSum(0, words[:]))
 }

@@ -171,7 +171,7 @@ func (p *Port) sent(now time.Time, q *QP, f *frame.Frame, before uint64) {
 	if len(f.Packet.Payload) == 0 && !request {
 		return
 	}
-	n := frameSize(f)
+	n := f.Size() + fcsSize
 	if c.needs&congestion.NeedINT != 0 {
 		c.out.Mode, c.out.N, c.out.Missed = congestion.INTCollect, 0, 0
 		n += c.out.Size()

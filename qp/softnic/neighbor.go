@@ -412,20 +412,8 @@ func (p *Port) neighborMessage(t tag, typ byte, flags uint32, mac frame.MAC, src
 // icmpv6Checksum returns the checksum of message m, which is 0 when m holds the
 // right one.
 func icmpv6Checksum(src, dst [16]byte, m []byte) uint16 {
-	sum := uint32(len(m)) + icmpv6
-	add := func(b []byte) {
-		for ; len(b) >= 2; b = b[2:] {
-			sum += uint32(binary.BigEndian.Uint16(b))
-		}
-		if len(b) == 1 {
-			sum += uint32(b[0]) << 8
-		}
-	}
-	add(src[:])
-	add(dst[:])
-	add(m)
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
+	sum := uint16(len(m) + icmpv6) // of the pseudo-header; a message is far shorter than 64 KiB
+	sum = frame.OnesSum(sum, src[:])
+	sum = frame.OnesSum(sum, dst[:])
+	return ^frame.OnesSum(sum, m)
 }

@@ -124,6 +124,7 @@ type Counters struct {
 	RxRoCE                 uint64 // packets for this port with a good ICRC
 	RxICRCEncapsulated     uint64 // rx_icrc_encapsulated: bad ICRC, dropped
 	RxMalformed            uint64 // to the RoCE port but not to be decoded
+	RxHeaderChecksum       uint64 // wrong IPv4 header checksum, dropped; the ICRC does not cover what it does
 	RxNotRoCE              uint64
 	RxWrongAddress         uint64 // not for this port, or not from the QP's peer to its GID
 	RxNoQP                 uint64
@@ -170,7 +171,9 @@ type Port struct {
 	rx    frame.Frame
 	tx    frame.Frame
 	grh   [qp.GRHSize]byte
-	event eventList
+	// network is room for the header that grhOf makes, with all options.
+	network [60]byte
+	event   eventList
 }
 
 type gid struct {

@@ -1,7 +1,6 @@
 package softnic
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"strconv"
 	"time"
@@ -19,7 +18,7 @@ const (
 	Delivered    Result = iota // handed to a QP, whose counters tell more
 	Answered                   // ARP or neighbour discovery
 	NotRoCE                    // something else
-	Malformed                  // to the RoCE port, but not to be decoded
+	Malformed                  // to the RoCE port, but not to be decoded, or with a wrong IPv4 header checksum
 	BadICRC                    // dropped
 	WrongAddress               // not for this port, or not from the QP's peer to its GID
 	NoQP                       // no such QP
@@ -48,11 +47,15 @@ func (p *Port) HandleFrame(now time.Time, b []byte) Result {
 		switch {
 		case p.handleNeighbor(b):
 			return Answered
-		case err == frame.ErrNotRoCE:
+		case err == frame.ErrNotRoCE, !p.finder.IsRoCE(p.finder.Protocol(frame.Ethernet, b, len(b))):
 			p.counters.RxNotRoCE++
 			return NotRoCE
 		}
 		p.counters.RxMalformed++
+		return Malformed
+	}
+	if s := f.CheckIPv4(); s == frame.ChecksumBad || s == frame.ChecksumOffloaded {
+		p.counters.RxHeaderChecksum++
 		return Malformed
 	}
 	if f.DstMAC != p.cfg.MAC && f.DstMAC[0]&1 == 0 {
@@ -181,36 +184,18 @@ func (p *Port) handleMulticast(now time.Time, f *frame.Frame, from *QP) Result {
 }
 
 // grhOf makes the 40 bytes that precede a datagram in memory: the GRH or IPv6
-// header, or 20 bytes of nothing and the IPv4 header.
+// header, or 20 bytes of zeros and the IPv4 header. A network that carries no bytes
+// has them made of the frame's fields.
 func (p *Port) grhOf(f *frame.Frame) {
 	p.grh = [qp.GRHSize]byte{}
+	h, at := f.NetPacket, 0
+	if len(h) == 0 {
+		h = f.AppendNetworkTo(p.network[:0])
+	}
 	if f.Net == frame.IPv4 {
-		if len(f.NetPacket) >= 20 {
-			copy(p.grh[20:], f.NetPacket)
-			return
-		}
-		h := p.grh[20:]
-		h[0], h[1], h[8], h[9] = 0x45, f.TrafficClass, f.HopLimit, 17
-		binary.BigEndian.PutUint16(h[2:], uint16(20+8+f.Packet.Size()))
-		src, dst := f.Src.As4(), f.Dst.As4()
-		copy(h[12:], src[:])
-		copy(h[16:], dst[:])
-		return
+		at = qp.GRHSize - 20
 	}
-	if len(f.NetPacket) >= 40 {
-		copy(p.grh[:], f.NetPacket)
-		return
-	}
-	binary.BigEndian.PutUint32(p.grh[:], 6<<28|uint32(f.TrafficClass)<<20|f.FlowLabel&0xfffff)
-	n, next := f.Packet.Size(), byte(0x1b)
-	if f.Net == frame.IPv6 {
-		n, next = n+8, 17
-	}
-	binary.BigEndian.PutUint16(p.grh[4:], uint16(n))
-	p.grh[6], p.grh[7] = next, f.HopLimit
-	src, dst := f.Src.As16(), f.Dst.As16()
-	copy(p.grh[8:], src[:])
-	copy(p.grh[24:], dst[:])
+	copy(p.grh[at:], h)
 }
 
 // cnpDue is a congestion notification packet to be sent.

@@ -161,7 +161,7 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 		p.sent(now, q, f, before)
 	}
 	if p.ready.strict>>q.readyPrio&1 == 0 {
-		p.ready.deficit[q.readyPrio] -= frameSize(f)
+		p.ready.deficit[q.readyPrio] -= f.Size() + fcsSize
 	}
 	p.touchTimes(q)
 	return true
@@ -171,19 +171,6 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 // sent; it does not mark q ready.
 func (p *Port) touchTimes(q *QP) {
 	p.collect(q, qp.PendingSendCompletion|qp.PendingEvent)
-}
-
-// frameSize returns the length of f on the wire without preamble, in bytes, with
-// FCS.
-func frameSize(f *frame.Frame) int {
-	n := 14 + 4*int(f.VLANs) + f.Packet.Size() + 4
-	switch f.Net {
-	case frame.IPv4:
-		return n + 20 + 8
-	case frame.IPv6:
-		return n + 40 + 8
-	}
-	return n + 40
 }
 
 // address fills f but for the packet: the peer of q, or where the datagram in
@@ -211,12 +198,20 @@ func (p *Port) address(q *QP, f *frame.Frame) {
 	}
 }
 
+const (
+	defaultHopLimit = 64
+	fcsSize         = 4
+)
+
 func (p *Port) head(f *frame.Frame, sgid int, dst netip.Addr, mac frame.MAC, sport uint16, tc, hops uint8, flow uint32) {
 	g := &p.gids[sgid]
 	f.Link = frame.Ethernet
 	f.DstMAC, f.SrcMAC = mac, p.cfg.MAC
 	f.VLANs = 0
 	f.Src, f.Dst = g.addr, dst
+	if hops == 0 {
+		hops = defaultHopLimit
+	}
 	f.TrafficClass, f.HopLimit, f.FlowLabel = tc, hops, flow
 	f.ID, f.ReservedFlag, f.Options = 0, false, nil
 	f.SrcPort, f.DstPort, f.UDPChecksum = sport, p.cfg.UDPPort, 0

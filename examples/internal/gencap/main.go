@@ -64,7 +64,7 @@ func generate(out io.Writer, n, payload, perMessage int) error {
 		data[i] = byte(i)
 	}
 	f := frame.Frame{
-		Link: frame.Ethernet, Net: frame.IPv4, DF: true, TrafficClass: 26<<2 | uint8(frame.ECT0),
+		Link: frame.Ethernet, Net: frame.IPv4, DF: true, HopLimit: 64, TrafficClass: 26<<2 | uint8(frame.ECT0),
 		DstMAC: frame.MAC{0x52, 0x54, 0, 0, 0, 1}, SrcMAC: frame.MAC{0x52, 0x54, 0, 0, 0, 2},
 		Src: netip.AddrFrom4([4]byte{192, 0, 2, 2}), Dst: netip.AddrFrom4([4]byte{192, 0, 2, 1}),
 		Packet: bth.Packet{
