@@ -1,0 +1,296 @@
+// Mutants changes the code of packages in one place at a time and runs their
+// tests: a change that no test notices is a test that is missing. See usage.go
+// for its help text.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"go/build"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Exit codes.
+const (
+	exitGood  = 0
+	exitWrong = 1 // more mutants survived, and are not listed, than -min allows
+	exitUsage = 2
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer cancel()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+type options struct {
+	root, state, accept string
+	sample              int
+	seed                uint64
+	parallel            int
+	timeout             time.Duration
+	list, verbose       bool
+	least               float64
+	match               string
+	packages            []string
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	o := options{}
+	fs := flag.NewFlagSet("mutants", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringVar(&o.root, "root", ".", "")
+	fs.StringVar(&o.state, "state", "", "")
+	fs.StringVar(&o.accept, "accept", "", "")
+	fs.IntVar(&o.sample, "sample", 0, "")
+	fs.Uint64Var(&o.seed, "seed", 1, "")
+	fs.IntVar(&o.parallel, "parallel", runtime.NumCPU(), "")
+	fs.DurationVar(&o.timeout, "timeout", 0, "")
+	fs.BoolVar(&o.list, "list", false, "")
+	fs.BoolVar(&o.verbose, "v", false, "")
+	fs.StringVar(&o.match, "match", "", "")
+	fs.Float64Var(&o.least, "min", 100, "")
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, usage)
+		return exitGood
+	} else if err != nil {
+		fmt.Fprintf(stderr, "mutants: %v (mutants -h explains)\n", err)
+		return exitUsage
+	}
+	o.packages = fs.Args()
+	if len(o.packages) == 0 {
+		o.packages = strings.Fields(packages)
+	}
+	if o.accept == "" {
+		o.accept = filepath.Join(o.root, "fuzz/mutants/survivors.txt")
+	}
+	if o.parallel < 1 || o.sample < 0 {
+		fmt.Fprintln(stderr, "mutants: -parallel is at least 1 and -sample at least 0")
+		return exitUsage
+	}
+	code, err := o.run(ctx, stdout, stderr)
+	if err != nil {
+		fmt.Fprintf(stderr, "mutants: %v\n", err)
+	}
+	return code
+}
+
+// job is a mutant with what its test needs.
+type job struct {
+	mutant
+	src     []byte
+	sum     string
+	timeout time.Duration
+	outcome outcome
+}
+
+func (o *options) run(ctx context.Context, stdout, stderr io.Writer) (int, error) {
+	root, err := filepath.Abs(o.root)
+	if err != nil {
+		return exitUsage, err
+	}
+	list, err := readAccepted(o.accept)
+	if err != nil {
+		return exitUsage, err
+	}
+	jobs, err := o.collect(root)
+	if err != nil {
+		return exitUsage, err
+	}
+	ids, pkgs := map[string]bool{}, map[string]bool{}
+	for i := range jobs {
+		ids[jobs[i].id] = true
+	}
+	for _, p := range o.packages {
+		pkgs[path.Clean(p)] = true
+	}
+	if stale := list.stale(pkgs, ids); len(stale) > 0 {
+		return exitUsage, fmt.Errorf("%s lists what is no mutant any more:\n  %s", o.accept, strings.Join(stale, "\n  "))
+	}
+	if o.match != "" {
+		jobs = slices.DeleteFunc(jobs, func(j job) bool { return !strings.Contains(j.id, o.match) })
+	}
+	if o.sample > 0 && o.sample < len(jobs) {
+		rand.New(rand.NewPCG(o.seed, 0)).Shuffle(len(jobs), func(i, j int) { jobs[i], jobs[j] = jobs[j], jobs[i] })
+		jobs = jobs[:o.sample]
+	}
+	if o.list {
+		for i := range jobs {
+			fmt.Fprintf(stdout, "%s:%d: %s\n", jobs[i].file, jobs[i].line, jobs[i].id)
+		}
+		return exitGood, nil
+	}
+	if err := o.test(ctx, root, jobs, stderr); err != nil {
+		return exitUsage, err
+	}
+	return o.report(jobs, list, stdout), nil
+}
+
+// collect returns the mutants of all packages.
+func (o *options) collect(root string) (jobs []job, err error) {
+	for _, pkg := range o.packages {
+		pkg = path.Clean(pkg)
+		sum, err := sumOf(root, pkg)
+		if err != nil {
+			return nil, err
+		}
+		p, err := build.ImportDir(filepath.Join(root, pkg), 0)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range p.GoFiles {
+			all, src, err := mutantsOf(root, path.Join(pkg, name))
+			if err != nil {
+				return nil, err
+			}
+			for _, m := range all {
+				jobs = append(jobs, job{mutant: m, src: src, sum: sum})
+			}
+		}
+	}
+	return jobs, nil
+}
+
+// test runs the tests of each job that has no result yet.
+func (o *options) test(ctx context.Context, root string, jobs []job, stderr io.Writer) error {
+	known, err := openState(o.state)
+	if err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp("", "mutants")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	var open []*job
+	limits := map[string]time.Duration{}
+	for i := range jobs {
+		j := &jobs[i]
+		if r, ok := known.get(j.sum, j.id); ok {
+			j.outcome = r
+			continue
+		}
+		pkg := "./" + path.Dir(j.file)
+		if _, ok := limits[pkg]; !ok {
+			limits[pkg] = o.timeout
+			r := runner{root: root, timeout: 5 * time.Minute, tmp: tmp}
+			took, err := r.baseline(ctx, pkg)
+			if err != nil {
+				return err
+			}
+			if o.timeout == 0 { // a mutant is slow when others are at work
+				limits[pkg] = 20*time.Second + 10*took
+			}
+		}
+		j.timeout = limits[pkg]
+		open = append(open, j)
+	}
+
+	work := make(chan *job)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var failed error
+	done, start := 0, time.Now()
+	for worker := range o.parallel {
+		wg.Go(func() {
+			for j := range work {
+				r := runner{root: root, timeout: j.timeout, tmp: tmp}
+				out, err := r.test(ctx, &j.mutant, j.src, worker)
+				if err == nil {
+					j.outcome = out
+					err = known.put(j.sum, j.id, out)
+				}
+				mu.Lock()
+				done++
+				if failed == nil {
+					failed = err
+				}
+				if o.verbose && err == nil {
+					fmt.Fprintf(stderr, "%d of %d: %s %s:%d: %s\n", done, len(open), out, j.file, j.line, j.id)
+				} else if done%50 == 0 {
+					fmt.Fprintf(stderr, "%d of %d, %v\n", done, len(open), time.Since(start).Round(time.Second))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, j := range open {
+		if ctx.Err() != nil {
+			break
+		}
+		work <- j
+	}
+	close(work)
+	wg.Wait()
+	return errors.Join(failed, ctx.Err())
+}
+
+// report prints survivors and counts.
+func (o *options) report(jobs []job, list accepted, stdout io.Writer) int {
+	type tally struct{ killed, timeout, invalid, listed, survived int }
+	var order []string
+	counts := map[string]*tally{}
+	total := &tally{}
+	for i := range jobs {
+		j := &jobs[i]
+		pkg := path.Dir(j.file)
+		t := counts[pkg]
+		if t == nil {
+			t = &tally{}
+			counts[pkg] = t
+			order = append(order, pkg)
+		}
+		for _, t := range []*tally{t, total} {
+			switch j.outcome {
+			case killed:
+				t.killed++
+			case timedOut:
+				t.timeout++
+			case invalid:
+				t.invalid++
+			case survived:
+				if list[j.id] != "" {
+					t.listed++
+				} else {
+					t.survived++
+				}
+			}
+		}
+		if j.outcome == survived && list[j.id] == "" {
+			fmt.Fprintf(stdout, "%s:%d: survived: %s\n", j.file, j.line, j.id)
+		}
+	}
+	rate := func(t *tally) float64 {
+		if real := t.killed + t.timeout + t.survived; real > 0 {
+			return 100 * float64(t.killed+t.timeout) / float64(real)
+		}
+		return 100
+	}
+	row := func(name string, t *tally) {
+		fmt.Fprintf(stdout, "%-24s %5d killed %4d without end %4d survived %6.1f %%   %4d listed %5d do not compile\n",
+			name, t.killed, t.timeout, t.survived, rate(t), t.listed, t.invalid)
+	}
+	slices.Sort(order)
+	for _, pkg := range order {
+		row(pkg, counts[pkg])
+	}
+	if len(order) > 1 {
+		row("all", total)
+	}
+	if rate(total) < o.least {
+		return exitWrong
+	}
+	return exitGood
+}
