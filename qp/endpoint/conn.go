@@ -1,0 +1,504 @@
+package endpoint
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/cm"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// ConnConfig says what a connection is like. The zero value is what nil stands for.
+type ConnConfig struct {
+	// SendDepth is how many requests may be outstanding, and RecvDepth how many
+	// messages may have come and not been taken by Recv: the peer gets RNR NAKs then,
+	// and sends again. 0 means 64 and 16.
+	SendDepth, RecvDepth int
+	// RecvSize is the longest message that can be received, in bytes. 0 means 65536.
+	RecvSize int
+	// Access is what the peer may do with regions. 0 means READ, WRITE and atomics.
+	Access qp.Access
+	// MaxRdAtomic and MaxDestRdAtomic are how many READs and atomics may be
+	// outstanding at the peer and here. 0 means 16.
+	MaxRdAtomic, MaxDestRdAtomic int
+	// RetryCnt is how often a packet is sent again without progress before the peer
+	// counts as gone, 1 to 7; 0 means 7. What the peer does when it has no receive
+	// posted is RNRRetry, 1 to 7, where 7 and 0 mean for ever.
+	RetryCnt, RNRRetry uint8
+	// PathMTU is the payload of a packet, in bytes, of the side that dials. 0 means
+	// the endpoint's.
+	PathMTU int
+	// PrivateData go to the peer with the request (56 bytes), or with what accepts
+	// it (196 bytes).
+	PrivateData  []byte
+	TrafficClass uint8 // DSCP and ECN bits
+}
+
+func (c *ConnConfig) defaults(e *Endpoint) {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&c.SendDepth, 64)
+	def(&c.RecvDepth, 16)
+	def(&c.RecvSize, 65536)
+	def(&c.MaxRdAtomic, 16)
+	def(&c.MaxDestRdAtomic, 16)
+	def(&c.PathMTU, e.cfg.PathMTU)
+	if c.Access == 0 {
+		c.Access = qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic
+	}
+	if c.RetryCnt == 0 {
+		c.RetryCnt = 7
+	}
+	if c.RNRRetry == 0 {
+		c.RNRRetry = 7
+	}
+}
+
+// attr returns what the port is to ask for or agree to.
+func (c *ConnConfig) attr() softnic.ConnAttr {
+	return softnic.ConnAttr{PrivateData: c.PrivateData, Access: c.Access, PathMTU: c.PathMTU, TrafficClass: c.TrafficClass,
+		MaxRdAtomic: c.MaxRdAtomic, MaxDestRdAtomic: c.MaxDestRdAtomic, RetryCnt: c.RetryCnt, RNRRetry: c.RNRRetry}
+}
+
+// Conn is a reliable connection. Its methods may be called from any goroutine.
+type Conn struct {
+	e       *Endpoint
+	q       *softnic.QP
+	call    *softnic.Call
+	cfg     ConnConfig
+	local   netip.Addr
+	remote  netip.AddrPort
+	private []byte
+	from    *Listener // that took it, until Accept gives it out
+
+	sends sendOps
+	inbox inbox
+
+	ready chan struct{} // closed when established, or over
+	over  chan struct{} // closed when over
+	est   bool
+	err   error // why it is over
+}
+
+// sendOps are the requests outstanding, by work request ID.
+type sendOps struct {
+	done []func(qp.Completion)
+	free []uint32
+	room []chan struct{} // who waits for a free one
+}
+
+// inbox holds the messages that came and were not taken yet.
+type inbox struct {
+	bufs    [][]byte
+	got     []Message // oldest first; Data is of bufs
+	arrived chan struct{}
+}
+
+// Message is what came by a SEND, or by a RDMA WRITE with immediate data, which has
+// no Data.
+type Message struct {
+	N      int // bytes: of the message, or written
+	Op     qp.Op
+	Imm    uint32
+	HasImm bool
+	id     uint64
+}
+
+// newConn makes a queue pair with receives posted. The lock is held.
+func (e *Endpoint) newConn(now time.Time, cfg *ConnConfig) (*Conn, error) {
+	c := &Conn{e: e, ready: make(chan struct{}), over: make(chan struct{})}
+	if cfg != nil {
+		c.cfg = *cfg
+	}
+	c.cfg.defaults(e)
+	var err error
+	c.q, err = e.port.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.RC, PD: e.pd, MaxSendWR: c.cfg.SendDepth,
+		MaxRecvWR: c.cfg.RecvDepth, MaxRdAtomic: min(c.cfg.MaxRdAtomic, 128), MaxDestRdAtomic: min(c.cfg.MaxDestRdAtomic, 128)},
+		SendCQ: e.cq, RecvCQ: e.cq})
+	if err != nil {
+		return nil, err
+	}
+	c.inbox.arrived = make(chan struct{}, 1)
+	err = c.q.Modify(now, &qp.Attr{State: qp.Init, PKey: 0xffff, Access: c.cfg.Access}, qp.AttrState|qp.AttrPKey|qp.AttrAccess)
+	// One piece of memory for all: what is never used is never touched.
+	mem := make([]byte, c.cfg.RecvDepth*c.cfg.RecvSize)
+	for i := 0; i < c.cfg.RecvDepth && err == nil; i++ {
+		b := mem[i*c.cfg.RecvSize:][:c.cfg.RecvSize:c.cfg.RecvSize]
+		c.inbox.bufs = append(c.inbox.bufs, b)
+		err = c.q.PostRecv(&qp.RecvWR{ID: uint64(i), Local: b})
+	}
+	if err != nil {
+		c.q.Destroy()
+		return nil, err
+	}
+	c.sends.done = make([]func(qp.Completion), c.cfg.SendDepth)
+	for i := range c.sends.done {
+		c.sends.free = append(c.sends.free, uint32(i))
+	}
+	e.conns[c] = struct{}{}
+	e.qpns[c.q.Num()] = c
+	return c, nil
+}
+
+// complete takes a completion. The lock is held.
+func (c *Conn) complete(now time.Time, wc *qp.Completion) {
+	if wc.Op == qp.OpRecv || wc.Op == qp.OpRecvWrite {
+		if wc.Status != qp.Success {
+			if wc.Status != qp.WRFlushErr {
+				c.end(now, c.opError("receive", wc.Status))
+			} else if c.err == nil {
+				c.end(now, c.opError("receive", wc.Status))
+			}
+			return
+		}
+		c.inbox.got = append(c.inbox.got, Message{N: int(wc.ByteLen), Op: wc.Op, Imm: wc.Imm, HasImm: wc.HasImm, id: wc.ID})
+		signal(c.inbox.arrived)
+		return
+	}
+	if wc.ID >= uint64(len(c.sends.done)) {
+		return
+	}
+	done := c.sends.done[wc.ID]
+	c.sends.done[wc.ID] = nil
+	c.sends.free = append(c.sends.free, uint32(wc.ID))
+	if n := len(c.sends.room); n != 0 {
+		close(c.sends.room[0])
+		c.sends.room = c.sends.room[1:]
+	}
+	if done != nil {
+		done(*wc)
+	}
+	if wc.Status != qp.Success && c.err == nil {
+		c.end(now, c.opError(wc.Op.String(), wc.Status))
+	}
+}
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// end ends the connection: err is what operations fail with from now on. The lock is
+// held.
+func (c *Conn) end(now time.Time, err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	close(c.over)
+	if !c.est {
+		close(c.ready)
+	}
+	for _, ch := range c.sends.room {
+		close(ch)
+	}
+	c.sends.room = nil
+	if c.call != nil {
+		_ = c.e.port.Disconnect(now, c.call, nil)
+	} else {
+		_ = c.q.Modify(now, &qp.Attr{State: qp.Error}, qp.AttrState)
+	}
+	c.e.log.Info("connection over", "peer", c.remote, "qpn", c.q.Num(), "err", err)
+}
+
+// gone gives the queue pair back, after the last event of its call. The lock is
+// held.
+func (c *Conn) gone(now time.Time) {
+	c.e.takeCompletions(now)
+	c.end(now, net.ErrClosed)
+	delete(c.e.conns, c)
+	delete(c.e.qpns, c.q.Num())
+	if c.call != nil && !c.call.Active {
+		a := c.remote.Addr()
+		if c.e.peers[a]--; c.e.peers[a] <= 0 {
+			delete(c.e.peers, a)
+		}
+	}
+	c.q.Destroy()
+}
+
+// Post posts a request and returns: done is called when it is complete, in the order
+// of the posts, never from within Post, and must not block. Until then the memory of
+// wr is the endpoint's. wr's ID and the Signaled flag are not the caller's to use.
+// The errors are qp.ErrQueueFull when SendDepth requests are outstanding, what ended
+// the connection, and those of qp.Requester's PostSend.
+func (c *Conn) Post(wr qp.SendWR, done func(qp.Completion)) error {
+	c.e.mu.Lock()
+	defer c.e.unlock()
+	return c.post(wr, func(wc qp.Completion) {
+		if done != nil {
+			c.e.later(func() { done(wc) })
+		}
+	})
+}
+
+// post posts a request; done is called with the lock held.
+func (c *Conn) post(wr qp.SendWR, done func(qp.Completion)) error {
+	if c.err != nil {
+		return c.err
+	}
+	n := len(c.sends.free)
+	if n == 0 {
+		return qp.ErrQueueFull
+	}
+	id := c.sends.free[n-1]
+	wr.ID = uint64(id)
+	wr.Flags |= qp.Signaled
+	now := time.Now()
+	if err := c.q.PostSend(now, &wr); err != nil {
+		return err
+	}
+	c.sends.free = c.sends.free[:n-1]
+	c.sends.done[id] = done
+	c.e.settle(now)
+	return nil
+}
+
+// do posts a request and waits for its end. When ctx ends before, the connection is
+// over: what is under way cannot be taken back.
+func (c *Conn) do(ctx context.Context, wr qp.SendWR) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	result := make(chan qp.Completion, 1)
+	for {
+		c.e.mu.Lock()
+		err := c.post(wr, func(wc qp.Completion) { result <- wc })
+		var room chan struct{}
+		if err == qp.ErrQueueFull {
+			room = make(chan struct{})
+			c.sends.room = append(c.sends.room, room)
+		}
+		c.e.unlock()
+		if room == nil {
+			if err != nil {
+				return err
+			}
+			break
+		}
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	var wc qp.Completion
+	select {
+	case wc = <-result:
+	case <-ctx.Done():
+		c.abort(context.Cause(ctx))
+		wc = <-result // flushed by now
+	}
+	if wc.Status == qp.Success {
+		return nil
+	}
+	c.e.mu.Lock()
+	defer c.e.mu.Unlock()
+	if wc.Status == qp.WRFlushErr && c.err != nil {
+		return c.err
+	}
+	return c.opError(wr.Op.String(), wc.Status)
+}
+
+// abort ends the connection with an error.
+func (c *Conn) abort(err error) {
+	c.e.mu.Lock()
+	now := time.Now()
+	c.end(now, err)
+	c.e.settle(now)
+	c.e.unlock()
+}
+
+// Send sends a message and waits until the peer has it.
+func (c *Conn) Send(ctx context.Context, b []byte) error {
+	return c.do(ctx, qp.SendWR{Op: qp.OpSend, Local: b})
+}
+
+// SendImm is Send with immediate data.
+func (c *Conn) SendImm(ctx context.Context, b []byte, imm uint32) error {
+	return c.do(ctx, qp.SendWR{Op: qp.OpSendImm, Local: b, Imm: imm})
+}
+
+// Recv waits for a message and copies it to b. It returns its length, and
+// io.ErrShortBuffer when b holds only its beginning. After the peer has ended the
+// connection, and what it sent before is taken, it returns io.EOF.
+func (c *Conn) Recv(ctx context.Context, b []byte) (int, error) {
+	m, err := c.RecvMessage(ctx, b)
+	return m.N, err
+}
+
+// RecvMessage is Recv for those who want more than the bytes.
+func (c *Conn) RecvMessage(ctx context.Context, b []byte) (Message, error) {
+	for {
+		c.e.mu.Lock()
+		if len(c.inbox.got) != 0 {
+			m, err := c.take(b)
+			c.e.unlock()
+			return m, err
+		}
+		err := c.err
+		c.e.unlock()
+		if err == ErrDisconnected {
+			err = io.EOF
+		}
+		if err != nil {
+			signal(c.inbox.arrived) // others wait, too
+			return Message{}, err
+		}
+		select {
+		case <-c.inbox.arrived:
+		case <-c.over:
+		case <-ctx.Done():
+			return Message{}, context.Cause(ctx)
+		}
+	}
+}
+
+// take copies the oldest message out and posts its receive again. The lock is held.
+func (c *Conn) take(b []byte) (Message, error) {
+	m := c.inbox.got[0]
+	c.inbox.got = c.inbox.got[1:]
+	buf := c.inbox.bufs[m.id]
+	var err error
+	if m.Op == qp.OpRecv && copy(b, buf[:m.N]) < m.N {
+		m.N, err = len(b), io.ErrShortBuffer
+	}
+	if c.err == nil {
+		_ = c.q.PostRecv(&qp.RecvWR{ID: m.id, Local: buf})
+		c.e.settle(time.Now())
+	}
+	if len(c.inbox.got) != 0 {
+		signal(c.inbox.arrived)
+	}
+	return m, err
+}
+
+// WriteRemote writes b to the peer's memory (RDMA WRITE) and waits until it is
+// there.
+func (c *Conn) WriteRemote(ctx context.Context, to Remote, b []byte) error {
+	return c.do(ctx, qp.SendWR{Op: qp.OpWrite, Local: b, RemoteAddr: to.Addr, RKey: to.RKey})
+}
+
+// WriteRemoteImm is WriteRemote with immediate data, which the peer's RecvMessage
+// gets when the bytes are there.
+func (c *Conn) WriteRemoteImm(ctx context.Context, to Remote, b []byte, imm uint32) error {
+	return c.do(ctx, qp.SendWR{Op: qp.OpWriteImm, Local: b, RemoteAddr: to.Addr, RKey: to.RKey, Imm: imm})
+}
+
+// ReadRemote fills b from the peer's memory (RDMA READ).
+func (c *Conn) ReadRemote(ctx context.Context, b []byte, from Remote) error {
+	return c.do(ctx, qp.SendWR{Op: qp.OpRead, Local: b, RemoteAddr: from.Addr, RKey: from.RKey})
+}
+
+// FetchAdd adds to the 64-bit number at an aligned address of the peer's memory, and
+// returns what it was. RDMA atomics have the byte order of the host that holds the
+// memory; here that is little-endian.
+func (c *Conn) FetchAdd(ctx context.Context, at Remote, add uint64) (old uint64, err error) {
+	var b [8]byte
+	err = c.do(ctx, qp.SendWR{Op: qp.OpFetchAdd, Local: b[:], RemoteAddr: at.Addr, RKey: at.RKey, CompareAdd: add})
+	return binary.LittleEndian.Uint64(b[:]), err
+}
+
+// CompareSwap stores swap at an aligned address of the peer's memory when compare is
+// there, and returns what was there.
+func (c *Conn) CompareSwap(ctx context.Context, at Remote, compare, swap uint64) (old uint64, err error) {
+	var b [8]byte
+	err = c.do(ctx, qp.SendWR{Op: qp.OpCmpSwap, Local: b[:], RemoteAddr: at.Addr, RKey: at.RKey, CompareAdd: compare, Swap: swap})
+	return binary.LittleEndian.Uint64(b[:]), err
+}
+
+// Close ends the connection: requests under way end with net.ErrClosed, and the peer
+// is told. It does not wait for the peer. Wait for the requests that matter before.
+func (c *Conn) Close() error {
+	c.abort(net.ErrClosed)
+	return nil
+}
+
+// Done returns a channel that is closed when the connection is over; Err says why.
+func (c *Conn) Done() <-chan struct{} { return c.over }
+
+// Err returns why the connection is over, or nil.
+func (c *Conn) Err() error {
+	c.e.mu.Lock()
+	defer c.e.mu.Unlock()
+	return c.err
+}
+
+// PrivateData returns what the peer sent along with its request or acceptance, with
+// zeros behind it: the room is 56 or 196 bytes.
+func (c *Conn) PrivateData() []byte { return c.private }
+
+// QP returns the number of the queue pair.
+func (c *Conn) QP() uint32 { return c.q.Num() }
+
+// LocalAddr and RemoteAddr return the ends. The port of the side that dialled says
+// nothing.
+func (c *Conn) LocalAddr() netip.Addr { return c.local }
+
+// RemoteAddr returns the peer's address.
+func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
+
+// Counters returns what the queue pair counted.
+func (c *Conn) Counters() qp.Counters {
+	c.e.mu.Lock()
+	defer c.e.mu.Unlock()
+	return c.q.Counters()
+}
+
+// handleEvent tells of an event of the connection machine. The lock is held.
+func (e *Endpoint) handleEvent(now time.Time, call *softnic.Call, ev *cm.Event) {
+	switch u := call.User.(type) {
+	case *Conn:
+		e.connEvent(now, u, ev)
+	case *resolution:
+		u.event(ev)
+	case func(*cm.Event):
+		u(ev)
+	default:
+		switch ev.Kind {
+		case cm.EventRequest:
+			e.request(now, call, ev)
+		case cm.EventSIDRRequest:
+			e.datagramRequest(now, call, ev)
+		}
+	}
+}
+
+func (e *Endpoint) connEvent(now time.Time, c *Conn, ev *cm.Event) {
+	switch ev.Kind {
+	case cm.EventEstablished:
+		if c.err == nil && !c.est {
+			c.est = true
+			if ev.Active {
+				c.private = append([]byte(nil), ev.PrivateData...)
+			}
+			close(c.ready)
+			e.counted.Established++
+			e.log.Info("connection established", "peer", c.remote, "qpn", c.q.Num(), "dialled", ev.Active)
+			if c.from != nil {
+				c.from.push(now, c)
+			}
+		}
+	case cm.EventRejected:
+		e.counted.Rejected++
+		err := error(&RejectedError{Peer: c.remote, Reason: ev.Reason, Local: ev.Local, PrivateData: append([]byte(nil), ev.PrivateData...)})
+		c.end(now, err)
+	case cm.EventUnreachable:
+		c.end(now, &UnreachableError{Peer: c.remote})
+	case cm.EventDisconnected:
+		c.end(now, ErrDisconnected)
+	}
+	if ev.Last {
+		c.gone(now)
+	}
+}

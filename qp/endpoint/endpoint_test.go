@@ -1,0 +1,462 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/cm"
+	"github.com/roce-go/roce/qp/endpoint"
+)
+
+// goroutines checks at the end of a test that none is left.
+func goroutines(t testing.TB) {
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() {
+		for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				b := make([]byte, 1<<16)
+				t.Fatalf("goroutines left:\n%s", b[:runtime.Stack(b, true)])
+			}
+		}
+	})
+}
+
+func limit(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// two opens the ends of a wire: in memory, or two addresses of the loopback.
+func two(t testing.TB, wire string, cfg endpoint.Config) (a, b *endpoint.Endpoint) {
+	goroutines(t)
+	var wa, wb endpoint.Wire
+	switch wire {
+	case "udp":
+		wa, wb = endpoint.UDP("127.77.0.1"), endpoint.UDP("127.77.0.2")
+	default:
+		wa, wb = endpoint.Pair()
+	}
+	var err error
+	a, err = cfg.Open(wa)
+	if err != nil && wire == "udp" {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, a.Close()) })
+	b, err = cfg.Open(wb)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return a, b
+}
+
+func addr(e *endpoint.Endpoint) string {
+	return netip.AddrPortFrom(e.Addrs()[0], 7174).String()
+}
+
+// joined dials from a to b.
+func joined(t testing.TB, a, b *endpoint.Endpoint, cfg *endpoint.ConnConfig) (x, y *endpoint.Conn) {
+	ctx := limit(t)
+	l, err := b.Listen(ctx, ":7174", &endpoint.ListenConfig{ConnConfig: deref(cfg)})
+	require.NoError(t, err)
+	x, err = a.Dial(ctx, addr(b), cfg)
+	require.NoError(t, err)
+	y, err = l.Accept(ctx)
+	require.NoError(t, err)
+	return x, y
+}
+
+func deref(c *endpoint.ConnConfig) endpoint.ConnConfig {
+	if c == nil {
+		return endpoint.ConnConfig{}
+	}
+	return *c
+}
+
+func random(n int, seed uint64) []byte {
+	b := make([]byte, n)
+	r := rand.New(rand.NewPCG(seed, 0))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// Everything a connection does, on both wires.
+func TestConn(t *testing.T) {
+	for _, wire := range []string{"memory", "udp"} {
+		t.Run(wire, func(t *testing.T) {
+			a, b := two(t, wire, endpoint.Config{})
+			ctx := limit(t)
+			var trace bytes.Buffer
+			require.NoError(t, a.Capture(&trace))
+			x, y := joined(t, a, b, &endpoint.ConnConfig{PrivateData: []byte("hi")})
+			require.Equal(t, "hi", string(x.PrivateData()[:2]))
+			require.Equal(t, "hi", string(y.PrivateData()[:2]))
+			require.Len(t, y.PrivateData(), 56)
+			require.Equal(t, b.Addrs()[0], x.RemoteAddr().Addr())
+			require.Equal(t, a.Addrs()[0], y.RemoteAddr().Addr())
+
+			msg := random(60000, 1)
+			require.NoError(t, x.Send(ctx, msg))
+			buf := make([]byte, 1<<16)
+			n, err := y.Recv(ctx, buf)
+			require.NoError(t, err)
+			require.Equal(t, msg, buf[:n])
+			require.NoError(t, y.SendImm(ctx, []byte("back"), 77))
+			m, err := x.RecvMessage(ctx, buf)
+			require.NoError(t, err)
+			require.Equal(t, "back", string(buf[:m.N]))
+			require.Equal(t, uint32(77), m.Imm)
+			require.NoError(t, y.Send(ctx, []byte("too long")))
+			n, err = x.Recv(ctx, buf[:3])
+			require.ErrorIs(t, err, io.ErrShortBuffer)
+			require.Equal(t, 3, n)
+
+			mr, err := b.Register(make([]byte, 1<<20), qp.RemoteRead|qp.RemoteWrite|qp.RemoteAtomic)
+			require.NoError(t, err)
+			data := random(1<<20, 2)
+			require.NoError(t, x.WriteRemote(ctx, mr.Remote(), data))
+			back := make([]byte, 1<<20)
+			require.NoError(t, x.ReadRemote(ctx, back, mr.Remote()))
+			require.Equal(t, data, back)
+			require.NoError(t, x.WriteRemoteImm(ctx, mr.Remote(), make([]byte, 16), 5))
+			m, err = y.RecvMessage(ctx, nil)
+			require.NoError(t, err)
+			require.Equal(t, []uint32{16, 5}, []uint32{uint32(m.N), m.Imm})
+			old, err := x.FetchAdd(ctx, mr.Remote().At(8), 42)
+			require.NoError(t, err)
+			require.Zero(t, old)
+			old, err = x.CompareSwap(ctx, mr.Remote().At(8), 42, 7)
+			require.NoError(t, err)
+			require.Equal(t, uint64(42), old)
+
+			// A pipeline, done in order.
+			var order []int
+			var wg sync.WaitGroup
+			wg.Add(50)
+			for i := range 50 {
+				require.NoError(t, x.Post(qp.SendWR{Op: qp.OpWrite, Local: data[:4096], RemoteAddr: mr.Addr(), RKey: mr.RKey()}, func(wc qp.Completion) {
+					order = append(order, i)
+					wg.Done()
+				}))
+			}
+			wg.Wait()
+			for i, k := range order {
+				require.Equal(t, i, k)
+			}
+
+			require.NoError(t, y.Send(ctx, []byte("last words")))
+			require.NoError(t, y.Close())
+			n, err = x.Recv(ctx, buf)
+			require.NoError(t, err)
+			require.Equal(t, "last words", string(buf[:n]))
+			_, err = x.Recv(ctx, buf)
+			require.Equal(t, io.EOF, err)
+			require.ErrorIs(t, x.Send(ctx, msg), io.EOF)
+			require.ErrorIs(t, x.Send(ctx, msg), endpoint.ErrDisconnected)
+			_, err = y.Recv(ctx, buf)
+			require.ErrorIs(t, err, net.ErrClosed)
+
+			require.NoError(t, a.Capture(nil))
+			r, err := capture.NewReader(&trace)
+			require.NoError(t, err)
+			frames := 0
+			for rec := new(capture.Record); r.Next(rec) == nil; {
+				frames++
+			}
+			require.Greater(t, frames, 500)
+
+			mt := a.Metrics()
+			require.Equal(t, uint64(1), mt.Endpoint.Established)
+			var text strings.Builder
+			require.NoError(t, mt.WriteOpenMetrics(&text))
+			require.Contains(t, text.String(), "roce_endpoint_established_total 1\n")
+			require.Contains(t, text.String(), "\nroce_port_rx_icrc_encapsulated_total 0\n")
+			require.True(t, strings.HasSuffix(text.String(), "# EOF\n"))
+			require.NoError(t, mr.Close())
+			require.Error(t, mr.Close())
+		})
+	}
+}
+
+// Refusals, silence, and calls given up: bounded, with errors that errors.Is knows.
+func TestDialErrors(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{})
+	ctx := limit(t)
+	_, err := a.Dial(ctx, addr(b), nil)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	require.ErrorContains(t, err, "nobody listens")
+	l, err := b.Listen(ctx, ":7174", &endpoint.ListenConfig{Decide: func(r *endpoint.Request) error {
+		switch r.PrivateData[0] {
+		case 'n':
+			return errors.New("no")
+		case 'r':
+			return &endpoint.RejectedError{Reason: cm.ReasonNoResources, PrivateData: []byte("full")}
+		}
+		r.Config.PrivateData = []byte("yes")
+		return nil
+	}})
+	require.NoError(t, err)
+	_, err = b.Listen(ctx, ":7174", nil)
+	require.ErrorIs(t, err, cm.ErrInUse)
+	var rej *endpoint.RejectedError
+	_, err = a.Dial(ctx, addr(b), &endpoint.ConnConfig{PrivateData: []byte("n")})
+	require.ErrorAs(t, err, &rej)
+	require.Equal(t, cm.ReasonConsumer, rej.Reason)
+	_, err = a.Dial(ctx, addr(b), &endpoint.ConnConfig{PrivateData: []byte("r")})
+	require.ErrorAs(t, err, &rej)
+	require.Equal(t, cm.ReasonNoResources, rej.Reason)
+	require.Equal(t, "full", string(rej.PrivateData[:4]))
+	c, err := a.Dial(ctx, addr(b), nil)
+	require.NoError(t, err)
+	require.Equal(t, "yes", string(c.PrivateData()[:3]))
+	require.NoError(t, l.Close())
+	_, err = a.Dial(ctx, addr(b), nil)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	_, err = l.Accept(ctx)
+	require.ErrorIs(t, err, net.ErrClosed)
+
+	// Nobody has that address: the caller's patience counts.
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	_, err = a.Dial(short, "192.0.2.99:7174", nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	for _, s := range []string{"192.0.2.2", "192.0.2.2:x", ":", "192.0.2.2:70000"} {
+		_, err = a.Dial(ctx, s, nil)
+		require.Error(t, err, s)
+	}
+	require.NoError(t, a.Close())
+	_, err = a.Dial(ctx, addr(b), nil)
+	require.ErrorIs(t, err, net.ErrClosed)
+}
+
+// Memory without the right, and a message that is too long: the connection ends with
+// an error that says so, at both ends.
+func TestOpErrors(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{})
+	ctx := limit(t)
+	l, err := b.Listen(ctx, ":7174", &endpoint.ListenConfig{ConnConfig: endpoint.ConnConfig{RecvSize: 1000}})
+	require.NoError(t, err)
+	dial := func() (x, y *endpoint.Conn) {
+		x, err := a.Dial(ctx, addr(b), nil)
+		require.NoError(t, err)
+		y, err = l.Accept(ctx)
+		require.NoError(t, err)
+		return x, y
+	}
+	mr, err := b.Register(make([]byte, 100), qp.RemoteRead)
+	require.NoError(t, err)
+	for _, f := range []func(x *endpoint.Conn) error{
+		func(x *endpoint.Conn) error { return x.WriteRemote(ctx, mr.Remote(), make([]byte, 10)) },
+		func(x *endpoint.Conn) error { return x.ReadRemote(ctx, make([]byte, 101), mr.Remote()) },
+		func(x *endpoint.Conn) error {
+			return x.ReadRemote(ctx, make([]byte, 1), endpoint.Remote{Addr: mr.Addr(), RKey: mr.RKey() ^ 1})
+		},
+	} {
+		x, y := dial()
+		err := f(x)
+		require.ErrorIs(t, err, syscall.EACCES)
+		var op *endpoint.OpError
+		require.ErrorAs(t, err, &op)
+		require.Equal(t, qp.RemoteAccessErr, op.Status)
+		<-x.Done()
+		<-y.Done()
+	}
+	x, y := dial()
+	require.ErrorContains(t, x.Send(ctx, make([]byte, 1001)), "longer than its receive")
+	_, err = y.Recv(ctx, nil)
+	require.ErrorIs(t, err, io.ErrShortBuffer)
+	require.NoError(t, x.Close())
+	require.NoError(t, x.Close())
+}
+
+// A Recv and a Send that nobody meets end with their context; the memory of the
+// Send is the caller's then, and so the connection is over.
+func TestContext(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{})
+	x, y := joined(t, a, b, &endpoint.ConnConfig{RecvDepth: 1})
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	_, err := x.Recv(ctx, nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, x.Err())
+	require.NoError(t, x.Send(limit(t), []byte("fits")))
+	ctx, cancel = context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, x.Send(ctx, []byte("no receive")), context.DeadlineExceeded)
+	require.ErrorIs(t, x.Err(), context.DeadlineExceeded)
+	buf := make([]byte, 10)
+	n, err := y.Recv(limit(t), buf)
+	require.NoError(t, err)
+	require.Equal(t, "fits", string(buf[:n]))
+	_, err = y.Recv(limit(t), buf)
+	require.Equal(t, io.EOF, err)
+}
+
+// Streams.
+func TestStream(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{})
+	x, y := joined(t, a, b, &endpoint.ConnConfig{RecvSize: 1000, RecvDepth: 4})
+	data := random(1<<20, 3)
+	go func() {
+		s := x.Stream(limit(t))
+		_, _ = s.Write(data)
+		_ = s.Close()
+	}()
+	got, err := io.ReadAll(y.Stream(limit(t)))
+	require.NoError(t, err)
+	require.Equal(t, data, got)
+}
+
+// Peers outside the allowed prefixes, and more connections than one may have.
+func TestLimits(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{Allow: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, MaxConnsPeer: 2})
+	ctx := limit(t)
+	_, err := b.Listen(ctx, ":7174", nil)
+	require.NoError(t, err)
+	_, err = a.Dial(ctx, netip.AddrPortFrom(b.Addrs()[1], 7174).String(), nil)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	var c *endpoint.Conn
+	for range 2 {
+		c, err = a.Dial(ctx, addr(b), nil)
+		require.NoError(t, err)
+	}
+	var rej *endpoint.RejectedError
+	_, err = a.Dial(ctx, addr(b), nil)
+	require.ErrorAs(t, err, &rej)
+	require.Equal(t, cm.ReasonNoResources, rej.Reason)
+	require.NoError(t, c.Close())
+	require.Eventually(t, func() bool {
+		_, err = a.Dial(ctx, addr(b), nil)
+		return err == nil
+	}, 10*time.Second, 50*time.Millisecond, "the place of one that is over is free after timewait")
+}
+
+// Datagram services.
+func TestResolveDatagram(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{})
+	ctx := limit(t)
+	_, err := a.ResolveDatagram(ctx, addr(b), nil)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	stop, err := b.ServeDatagrams(7174, func(r *endpoint.DatagramRequest) endpoint.DatagramReply {
+		return endpoint.DatagramReply{QPN: 0x55, QKey: 0x1234567, PrivateData: r.PrivateData[:4]}
+	})
+	require.NoError(t, err)
+	defer stop()
+	s, err := a.ResolveDatagram(ctx, addr(b), []byte("ping"))
+	require.NoError(t, err)
+	require.Equal(t, []uint32{0x55, 0x1234567}, []uint32{s.QPN, s.QKey})
+	require.Equal(t, "ping", string(s.PrivateData[:4]))
+}
+
+// 1,000 connections and 64 transfers at once, verified.
+func TestManyConnections(t *testing.T) {
+	n := 1000
+	if testing.Short() {
+		n = 100
+	}
+	a, b := two(t, "memory", endpoint.Config{MaxHalfOpen: 1000, MaxHalfOpenPeer: 1000})
+	ctx := limit(t)
+	cfg := endpoint.ConnConfig{RecvDepth: 2, RecvSize: 4096, SendDepth: 8}
+	l, err := b.Listen(ctx, ":7174", &endpoint.ListenConfig{ConnConfig: cfg, Backlog: n})
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() { // echo
+		defer wg.Done()
+		for range n {
+			c, err := l.Accept(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				buf := make([]byte, 4096)
+				for {
+					k, err := c.Recv(ctx, buf)
+					if err != nil {
+						if err != io.EOF {
+							t.Error(err)
+						}
+						return
+					}
+					if err := c.Send(ctx, buf[:k]); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}()
+		}
+	}()
+	gate := make(chan struct{}, 64)
+	for i := range n {
+		wg.Add(1)
+		gate <- struct{}{}
+		go func() {
+			defer wg.Done()
+			defer func() { <-gate }()
+			c, err := a.Dial(ctx, addr(b), &cfg)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			data, got := random(3000, uint64(i)), make([]byte, 4096)
+			for range 3 {
+				if err := c.Send(ctx, data); err != nil {
+					t.Error(err)
+					return
+				}
+				k, err := c.Recv(ctx, got)
+				if err != nil || !bytes.Equal(got[:k], data) {
+					t.Errorf("connection %d: %d bytes, %v", i, k, err)
+					return
+				}
+			}
+			if i%2 == 0 { // the others stand to the end
+				_ = c.Close()
+			}
+		}()
+	}
+	for range cap(gate) {
+		gate <- struct{}{}
+	}
+	require.Equal(t, uint64(n), a.Metrics().Endpoint.Established)
+	require.NoError(t, a.Close())
+	wg.Wait()
+}
+
+// Misuse gets an error that says what to do.
+func TestOpenErrors(t *testing.T) {
+	for want, w := range map[string]endpoint.Wire{
+		"the wire is nil":    nil,
+		"is no IP address":   endpoint.UDP("eth0"),
+		"no address that":    endpoint.UDP("0.0.0.0"),
+		"multicast":          endpoint.UDP("239.1.1.1"),
+		"needs its zone":     endpoint.UDP("fe80::1"),
+		"no address of this": endpoint.UDP("192.0.2.200"),
+	} {
+		_, err := endpoint.Open(w)
+		require.ErrorContains(t, err, want)
+	}
+	w, _ := endpoint.Pair()
+	_, err := endpoint.Config{PathMTU: 1000}.Open(w)
+	require.ErrorContains(t, err, "want 256, 512")
+}

@@ -1,0 +1,333 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/roce-go/roce/qp/cm"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// Dial connects to a listener at "ADDRESS:PORT" (IPv6: "[ADDRESS]:PORT"), a port of
+// RDMA-CM's TCP port space; a host name is looked up. cfg may be nil. Dial returns
+// when both sides are ready, with the error of ctx, a *RejectedError or an
+// *UnreachableError (after 74 seconds of silence, unless ctx ends before).
+func (e *Endpoint) Dial(ctx context.Context, address string, cfg *ConnConfig) (*Conn, error) {
+	to, err := e.resolveHost(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	c, err := e.dial(time.Now(), to, cfg)
+	e.unlock()
+	if err != nil {
+		return nil, fmt.Errorf("endpoint: dial %v: %w", to, err)
+	}
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		c.abort(context.Cause(ctx))
+	}
+	if err := c.Err(); err != nil {
+		return nil, fmt.Errorf("endpoint: dial %v: %w", to, err)
+	}
+	return c, nil
+}
+
+func (e *Endpoint) dial(now time.Time, to netip.AddrPort, cfg *ConnConfig) (*Conn, error) {
+	if e.loop.closed {
+		return nil, net.ErrClosed
+	}
+	if e.loop.err != nil {
+		return nil, e.loop.err
+	}
+	c, err := e.newConn(now, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if c.cfg.PathMTU > e.cfg.PathMTU {
+		err = fmt.Errorf("PathMTU is %d, and the endpoint's is %d", c.cfg.PathMTU, e.cfg.PathMTU)
+	}
+	c.remote = to
+	if err == nil {
+		a := c.cfg.attr()
+		a.SourcePort = uint16(0xc000 | c.q.Num()&0x3fff)
+		c.call, err = e.port.Connect(now, c.q, to.Addr(), cm.IPServiceID(cm.ProtocolTCP, to.Port()), a)
+	}
+	if err != nil {
+		delete(e.conns, c)
+		delete(e.qpns, c.q.Num())
+		c.q.Destroy()
+		return nil, err
+	}
+	c.call.User = c
+	c.local = e.localFor(to.Addr())
+	e.counted.Dialled++
+	e.settle(now)
+	return c, nil
+}
+
+// localFor returns the first address of a's family.
+func (e *Endpoint) localFor(a netip.Addr) netip.Addr {
+	for _, g := range e.cfg.GIDs {
+		if g.Is4() == a.Is4() {
+			return g
+		}
+	}
+	return netip.Addr{}
+}
+
+// resolveHost reads ADDRESS:PORT.
+func (e *Endpoint) resolveHost(ctx context.Context, address string) (netip.AddrPort, error) {
+	if to, err := netip.ParseAddrPort(address); err == nil {
+		return netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("endpoint: %q is not ADDRESS:PORT", address)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("endpoint: port %q of %q is not 0 to 65535", port, address)
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	for _, ip := range ips {
+		if ip = ip.Unmap(); e.localFor(ip).IsValid() {
+			return netip.AddrPortFrom(ip, uint16(n)), nil
+		}
+	}
+	return netip.AddrPort{}, fmt.Errorf("endpoint: %s has the addresses %v, and this endpoint %v", host, ips, e.cfg.GIDs)
+}
+
+// Request is a peer's request for a connection.
+type Request struct {
+	Remote      netip.AddrPort
+	Local       netip.Addr
+	PrivateData []byte // 56 bytes, zeros behind what counts
+	Attr        cm.Attr
+	// Config is what the connection will be like; Decide may change it.
+	Config ConnConfig
+}
+
+// ListenConfig says how a listener takes connections.
+type ListenConfig struct {
+	ConnConfig
+	// Backlog bounds the connections that wait for Accept. 0 means 128.
+	Backlog int
+	// Decide, where not nil, is asked before a request is accepted. An error refuses
+	// it: a *RejectedError with its reason and private data, any other as refused by
+	// the program. It is called by one goroutine at a time, and must not block.
+	Decide func(*Request) error
+}
+
+// Listener takes connections for a port.
+type Listener struct {
+	e        *Endpoint
+	service  cm.ServiceID
+	cfg      ListenConfig
+	accepted chan *Conn
+	waiting  int // accepted, or being so, and not given out
+	closed   chan struct{}
+}
+
+// Listen takes connections for ":PORT" of RDMA-CM's TCP port space, at all addresses
+// of the endpoint. cfg may be nil. ctx bounds nothing but the call.
+func (e *Endpoint) Listen(ctx context.Context, address string, cfg *ListenConfig) (*Listener, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	host, port, err := net.SplitHostPort(address)
+	n, perr := strconv.ParseUint(port, 10, 16)
+	if err != nil || perr != nil {
+		return nil, fmt.Errorf("endpoint: listen: %q is not :PORT", address)
+	}
+	if host != "" {
+		if a, err := netip.ParseAddr(host); err != nil || !a.IsUnspecified() && !slices.Contains(e.cfg.GIDs, a) {
+			return nil, fmt.Errorf("endpoint: listen: %s is no address of this endpoint, which has %v", host, e.cfg.GIDs)
+		}
+	}
+	l := &Listener{e: e, service: cm.IPServiceID(cm.ProtocolTCP, uint16(n)), closed: make(chan struct{})}
+	if cfg != nil {
+		l.cfg = *cfg
+	}
+	if l.cfg.Backlog == 0 {
+		l.cfg.Backlog = 128
+	}
+	l.accepted = make(chan *Conn, l.cfg.Backlog)
+	e.mu.Lock()
+	defer e.unlock()
+	if e.loop.closed {
+		return nil, net.ErrClosed
+	}
+	if err := e.port.Listen(l.service, 0); err != nil {
+		return nil, fmt.Errorf("endpoint: listen: %w", err)
+	}
+	e.listeners[l.service] = l
+	return l, nil
+}
+
+// Accept waits for a connection.
+func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
+	select {
+	case c := <-l.accepted:
+		return l.give(c), nil
+	default:
+	}
+	select {
+	case c := <-l.accepted:
+		return l.give(c), nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (l *Listener) give(c *Conn) *Conn {
+	l.e.mu.Lock()
+	l.waiting--
+	l.e.mu.Unlock()
+	return c
+}
+
+// Port returns the port that l listens to.
+func (l *Listener) Port() uint16 { return l.service.Port() }
+
+// Close ends listening: requests are refused from now on. Connections that Accept
+// has not given out are closed, the others stay.
+func (l *Listener) Close() error {
+	l.e.mu.Lock()
+	defer l.e.unlock()
+	l.close()
+	l.e.settle(time.Now())
+	return nil
+}
+
+func (l *Listener) close() {
+	select {
+	case <-l.closed:
+		return
+	default:
+	}
+	close(l.closed)
+	l.e.port.Unlisten(l.service)
+	delete(l.e.listeners, l.service)
+	for {
+		select {
+		case c := <-l.accepted:
+			c.end(time.Now(), net.ErrClosed)
+		default:
+			return
+		}
+	}
+}
+
+// push gives an established connection to Accept. The lock is held.
+func (l *Listener) push(now time.Time, c *Conn) {
+	select {
+	case <-l.closed:
+		c.end(now, net.ErrClosed)
+		return
+	default:
+	}
+	select {
+	case l.accepted <- c:
+	default: // cannot be: waiting is bounded
+		c.end(now, net.ErrClosed)
+	}
+}
+
+// allowed reports whether a peer may connect.
+func (e *Endpoint) allowed(a netip.Addr) bool {
+	if len(e.cfg.Allow) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(e.cfg.Allow, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// request decides on a request for a connection. The lock is held.
+func (e *Endpoint) request(now time.Time, call *softnic.Call, ev *cm.Event) {
+	l := e.listeners[ev.Service]
+	remote := netip.AddrPortFrom(call.Remote, ev.CMA.Port)
+	refuse := func(why string, reason cm.Reason, info []byte) {
+		e.counted.Refused++
+		e.log.Warn("connection refused", "peer", remote, "service", ev.Service, "why", why)
+		_ = e.port.Reject(call, reason, info, nil)
+	}
+	switch {
+	case l == nil:
+		refuse("nobody listens", cm.ReasonInvalidServiceID, nil)
+		return
+	case !e.allowed(call.Remote):
+		refuse("not in an allowed prefix", cm.ReasonConsumer, nil)
+		return
+	case e.peers[call.Remote] >= e.cfg.MaxConnsPeer:
+		refuse("too many connections of this peer", cm.ReasonNoResources, nil)
+		return
+	case l.waiting >= l.cfg.Backlog:
+		refuse("too many connections wait to be accepted", cm.ReasonNoResources, nil)
+		return
+	case ev.Attr.Transport != cm.ServiceRC:
+		refuse("no reliable connection", cm.ReasonInvalidTransportServiceType, nil)
+		return
+	case ev.Attr.PathMTU.Bytes() > e.cfg.PathMTU:
+		refuse("path MTU too large for the link", cm.ReasonInvalidPathMTU, []byte{byte(mtuCode(e.cfg.PathMTU)) << 4})
+		return
+	}
+	r := &Request{Remote: remote, Local: e.localFor(call.Remote), PrivateData: append([]byte(nil), ev.PrivateData...),
+		Attr: ev.Attr, Config: l.cfg.ConnConfig}
+	l.waiting++
+	if l.cfg.Decide == nil {
+		e.accept(now, l, call, r, nil)
+		return
+	}
+	e.later(func() {
+		err := l.cfg.Decide(r)
+		e.mu.Lock()
+		now := time.Now()
+		if !e.loop.closed {
+			e.accept(now, l, call, r, err)
+			e.settle(now)
+		}
+		e.mu.Unlock() // whoever runs this calls what else there is
+	})
+}
+
+func (e *Endpoint) accept(now time.Time, l *Listener, call *softnic.Call, r *Request, err error) {
+	var c *Conn
+	reason, private := cm.ReasonConsumer, []byte(nil)
+	if err == nil {
+		reason = cm.ReasonNoResources
+		c, err = e.newConn(now, &r.Config)
+	}
+	if err == nil {
+		c.call, c.from, c.remote, c.local, c.private = call, l, r.Remote, r.Local, r.PrivateData
+		if err = e.port.Accept(now, call, c.q, c.cfg.attr()); err == nil {
+			call.User = c
+			e.peers[call.Remote]++
+			return
+		}
+		delete(e.conns, c)
+		delete(e.qpns, c.q.Num())
+		c.q.Destroy()
+	}
+	l.waiting--
+	if rej := (*RejectedError)(nil); errors.As(err, &rej) {
+		private = rej.PrivateData
+		if rej.Reason != 0 {
+			reason = rej.Reason
+		}
+	}
+	e.counted.Refused++
+	e.log.Warn("connection refused", "peer", r.Remote, "service", l.service, "why", err)
+	_ = e.port.Reject(call, reason, nil, private)
+}

@@ -1,0 +1,191 @@
+package endpoint
+
+import (
+	"sync"
+	"time"
+
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/cm"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// loop runs a port against the wall clock: a goroutine that reads, one timer, and
+// the endpoint's lock around the port.
+type loop struct {
+	changed sync.Cond
+	waiters int
+	timer   *time.Timer
+	free    time.Time // when the next packet may be sent, with a rate
+	err     error     // of the wire
+	closed  bool
+	done    chan struct{}
+}
+
+// With a rate, what a packet counts for at least, and how many bytes the loop may be
+// ahead.
+const (
+	minCost = 1024
+	burst   = 48 << 10
+)
+
+func (l *loop) start(e *Endpoint) {
+	l.changed.L = &e.mu
+	l.done = make(chan struct{})
+	l.timer = time.AfterFunc(time.Hour, func() {
+		e.mu.Lock()
+		if !l.closed {
+			now := time.Now()
+			e.port.Tick(now)
+			e.settle(now)
+		}
+		e.unlock()
+	})
+	go l.read(e)
+}
+
+// read hands what arrives to the port.
+func (l *loop) read(e *Endpoint) {
+	defer close(l.done)
+	for {
+		err := e.wire.wait()
+		e.mu.Lock()
+		if l.closed || err != nil {
+			if err != nil && !l.closed {
+				l.err = err
+				e.log.Error("the wire failed", "err", err)
+				now := time.Now()
+				for c := range e.conns {
+					c.end(now, err)
+				}
+			}
+			l.changed.Broadcast()
+			e.unlock()
+			return
+		}
+		now := time.Now()
+		e.wire.deliver(now, e)
+		e.settle(now)
+		e.unlock()
+	}
+}
+
+// settle tells whom it concerns what became of the calls into the port, sends what
+// it has, and arms the timer. The lock is held.
+func (e *Endpoint) settle(now time.Time) {
+	if e.loop.closed {
+		return
+	}
+	for {
+		e.takeEvents(now)
+		e.takeCompletions(now)
+		if e.send(now) {
+			// Datagrams complete as they are sent.
+			if e.takeCompletions(now) {
+				continue
+			}
+		}
+		break
+	}
+	if e.loop.waiters != 0 {
+		e.loop.changed.Broadcast()
+	}
+}
+
+// send sends what the port has, as far as the rate allows, and arms the timer. It
+// reports whether there was anything.
+func (e *Endpoint) send(now time.Time) (any bool) {
+	l := &e.loop
+	for {
+		if e.cfg.Rate != 0 {
+			if l.free.Before(now) {
+				l.free = now
+			}
+			if ahead, most := l.free.Sub(now), e.takes(burst); ahead > most {
+				l.timer.Reset(ahead - most/2)
+				return any
+			}
+		}
+		n, bytes, err := e.wire.send(now, e)
+		if err != nil {
+			l.err = err
+		}
+		if n == 0 {
+			break
+		}
+		any = true
+		if e.cfg.Rate != 0 {
+			l.free = l.free.Add(e.takes(max(bytes, n*minCost)))
+		}
+	}
+	if due, ok := e.port.Deadline(); ok {
+		l.timer.Reset(max(time.Until(due), 0))
+	} else {
+		l.timer.Stop()
+	}
+	return any
+}
+
+// takes returns how long n bytes take at the rate.
+func (e *Endpoint) takes(n int) time.Duration {
+	return time.Duration(n) * time.Second / time.Duration(e.cfg.Rate)
+}
+
+// stop ends the goroutines. The lock is not held.
+func (l *loop) stop(e *Endpoint) error {
+	l.timer.Stop()
+	err := e.wire.close()
+	<-l.done
+	return err
+}
+
+// takeEvents tells of what happened to queue pairs and calls.
+func (e *Endpoint) takeEvents(now time.Time) {
+	var q softnic.Event
+	for e.port.NextEvent(&q) {
+		// Errors are seen in completions, and the first packet by the connection machine.
+	}
+	var ev cm.Event
+	for {
+		call, ok := e.port.NextCMEvent(now, &ev)
+		if !ok {
+			return
+		}
+		e.handleEvent(now, call, &ev)
+	}
+}
+
+// takeCompletions hands out completions, and reports whether there were any.
+func (e *Endpoint) takeCompletions(now time.Time) (any bool) {
+	var wc qp.Completion
+	for e.cq.Poll(&wc) {
+		any = true
+		if c := e.qpns[wc.QPN]; c != nil {
+			c.complete(now, &wc)
+		}
+	}
+	return any
+}
+
+// callbacks calls what callers gave, in order, one at a time, without the lock.
+type callbacks struct {
+	queue   []func()
+	running bool
+}
+
+// later has fn called once the lock is free.
+func (e *Endpoint) later(fn func()) { e.calls.queue = append(e.calls.queue, fn) }
+
+// unlock unlocks, and calls the callbacks, unless another goroutine is at it.
+func (e *Endpoint) unlock() {
+	for len(e.calls.queue) != 0 && !e.calls.running {
+		q := e.calls.queue
+		e.calls.queue, e.calls.running = nil, true
+		e.mu.Unlock()
+		for _, fn := range q {
+			fn()
+		}
+		e.mu.Lock()
+		e.calls.running = false
+	}
+	e.mu.Unlock()
+}

@@ -1,0 +1,96 @@
+package endpoint
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/roce-go/roce/qp"
+)
+
+// Remote is memory of a peer: what a program tells another, in a message or in
+// private data, so that it may write or read there.
+type Remote struct {
+	Addr uint64
+	RKey uint32
+	Len  uint32
+}
+
+// RemoteSize is how many bytes a Remote takes in a message.
+const RemoteSize = 16
+
+// AppendBinary appends r to b: address, key and length, big-endian.
+func (r Remote) AppendBinary(b []byte) ([]byte, error) {
+	b = binary.BigEndian.AppendUint64(b, r.Addr)
+	b = binary.BigEndian.AppendUint32(b, r.RKey)
+	return binary.BigEndian.AppendUint32(b, r.Len), nil
+}
+
+// MarshalBinary implements encoding.BinaryMarshaler.
+func (r Remote) MarshalBinary() ([]byte, error) { return r.AppendBinary(nil) }
+
+// UnmarshalBinary reads what AppendBinary wrote.
+func (r *Remote) UnmarshalBinary(b []byte) error {
+	if len(b) < RemoteSize {
+		return fmt.Errorf("endpoint: a Remote is %d bytes, not %d", RemoteSize, len(b))
+	}
+	*r = Remote{binary.BigEndian.Uint64(b), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}
+	return nil
+}
+
+// At returns the part of r from an offset.
+func (r Remote) At(offset uint32) Remote {
+	return Remote{r.Addr + uint64(offset), r.RKey, r.Len - min(offset, r.Len)}
+}
+
+// MR is a memory region: memory that peers may reach while it is registered.
+type MR struct {
+	e    *Endpoint
+	key  uint32
+	addr uint64
+	buf  []byte
+}
+
+// Register lets peers reach b, as far as access says: qp.RemoteRead,
+// qp.RemoteWrite, qp.RemoteAtomic. All connections of the endpoint may use the key,
+// if the peer knows it.
+func (e *Endpoint) Register(b []byte, access qp.Access) (*MR, error) {
+	if uint64(len(b)) > 1<<32-1 {
+		return nil, fmt.Errorf("endpoint: register: %d bytes, at most %d fit a region", len(b), uint32(1<<32-1))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	m := &MR{e: e, buf: b, addr: e.newAddr(len(b))}
+	var err error
+	m.key, err = e.regs.Register(qp.Region{PD: e.pd, Data: b, Addr: m.addr, Access: access})
+	if err != nil {
+		return nil, fmt.Errorf("endpoint: register: %w", err)
+	}
+	return m, nil
+}
+
+// newAddr returns an address for a region: a page of its own, of no use to whoever
+// wants to know where the memory is.
+func (e *Endpoint) newAddr(n int) uint64 {
+	hi, lo := uint64(e.port.NewPSN()), uint64(e.port.NewPSN())
+	return 1<<46 | (hi<<24|lo)&(1<<46-1)&^0xfff
+}
+
+// Addr, RKey and Remote return what a peer must know.
+func (m *MR) Addr() uint64 { return m.addr }
+
+// RKey returns the region's key.
+func (m *MR) RKey() uint32 { return m.key }
+
+// Bytes returns the memory.
+func (m *MR) Bytes() []byte { return m.buf }
+
+// Remote returns address, key and length, for a message to the peer.
+func (m *MR) Remote() Remote { return Remote{m.addr, m.key, uint32(len(m.buf))} }
+
+// Close takes the region away: requests that name its key are refused from now on,
+// and the memory is the caller's alone when Close returns.
+func (m *MR) Close() error {
+	m.e.mu.Lock()
+	defer m.e.mu.Unlock()
+	return m.e.regs.Deregister(m.key)
+}

@@ -1,0 +1,228 @@
+package endpoint
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// UDP is a plain UDP socket on port 4791 of an address of this host, which wants no
+// privilege (Linux). An IPv6 link-local address needs its zone: "fe80::1%eth0".
+//
+// A UDP socket does not show the IP header that a packet's ICRC covers. All of it is
+// known but the 16-bit identification that an IPv4 sender chose: a packet is taken
+// whose ICRC is right for some identification, so that a corrupted packet passes with
+// probability 2^-16 instead of 2^-32. The socket sends with identification 0 and
+// Don't Fragment, needs peers that set Don't Fragment and no IP options, sends from
+// port 4791 only, and knows nothing of ECN, VLANs and DSCP.
+func UDP(address string) Wire { return udpWire{address: address} }
+
+// StrictUDP is UDP, but takes IPv4 packets of identification 0 only, as this package
+// sends them; the Linux driver counts it up.
+func StrictUDP(address string) Wire { return udpWire{address, true} }
+
+type udpWire struct {
+	address string
+	strict  bool
+}
+
+func (w udpWire) open(cfg *Config) (transport, error) {
+	a, err := netip.ParseAddr(w.address)
+	if err != nil {
+		return nil, fmt.Errorf("UDP: %q is no IP address", w.address)
+	}
+	a = a.Unmap()
+	switch {
+	case a.IsUnspecified():
+		return nil, fmt.Errorf("UDP: %v is no address that peers could send to: name one of this host's", a)
+	case a.IsMulticast():
+		return nil, fmt.Errorf("UDP: %v is a multicast address", a)
+	case a.IsLinkLocalUnicast() && a.Is6() && a.Zone() == "":
+		return nil, fmt.Errorf("UDP: %v is link-local and needs its zone: %v%%INTERFACE", a, a)
+	}
+	t, err := newUDP(a, w.strict)
+	if err != nil {
+		return nil, err
+	}
+	cfg.GIDs = []netip.Addr{a}
+	return t, nil
+}
+
+// udp is a transport over a UDP socket. The kernel makes the IP and UDP headers of
+// what is sent, and hides those of what is received; they are made up to compute
+// the ICRC.
+type udp struct {
+	conn   *net.UDPConn
+	local  netip.AddrPort
+	linkMT int
+	ids    idFinder
+	finder frame.Finder
+
+	buf    []byte
+	n      int
+	from   netip.AddrPort // of what wait received
+	pkt    []byte         // headers as they must have been, and the packet
+	out    []byte
+	rx, tx frame.Frame
+}
+
+func newUDP(a netip.Addr, strict bool) (*udp, error) {
+	local := netip.AddrPortFrom(a, frame.Port)
+	network := "udp6"
+	if a.Is4() {
+		network = "udp4"
+	}
+	// Not connected: a connected socket counts the identification up.
+	c, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(local))
+	if err != nil {
+		switch {
+		case errors.Is(err, syscall.EADDRNOTAVAIL):
+			err = fmt.Errorf("%w: %v is no address of this host", err, a)
+		case errors.Is(err, syscall.EADDRINUSE):
+			err = fmt.Errorf("%w: another endpoint, or the kernel's RoCE driver, has port %d of %v", err, frame.Port, a)
+		}
+		return nil, err
+	}
+	var bad error
+	raw, err := c.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { bad = udpOptions(fd, a.Is4()) })
+	}
+	if err = errors.Join(err, bad); err != nil {
+		c.Close()
+		return nil, err
+	}
+	// As much as the system gives: what does not fit is lost like any packet.
+	_ = c.SetReadBuffer(4 << 20)
+	_ = c.SetWriteBuffer(4 << 20)
+	return &udp{conn: c, local: local, linkMT: linkMTU(a), ids: idFinder{strict, make(map[int]*idSpace)},
+		finder: frame.Finder{UDPPort: frame.Port}, buf: make([]byte, 1<<16)}, nil
+}
+
+// linkMTU returns the MTU of the interface that has an address.
+func linkMTU(a netip.Addr) int {
+	ifs, _ := net.Interfaces()
+	for _, i := range ifs {
+		addrs, _ := i.Addrs()
+		for _, x := range addrs {
+			if n, ok := x.(*net.IPNet); ok {
+				if b, ok := netip.AddrFromSlice(n.IP); ok && b.Unmap() == a.WithZone("") || n.Contains(a.AsSlice()) && a.IsLoopback() {
+					return i.MTU
+				}
+			}
+		}
+	}
+	return 1500
+}
+
+func (u *udp) mtu() int { return u.linkMT }
+
+// peerMAC: any will do, for none is sent.
+func (u *udp) peerMAC() frame.MAC { return frame.MAC{2} }
+
+func (u *udp) wait() error {
+	for {
+		n, from, err := u.conn.ReadFromUDPAddrPort(u.buf)
+		switch {
+		case err == nil:
+			u.n, u.from = n, netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		}
+		// An ICMP message about an earlier packet, or an interface that is down: there
+		// will be others.
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// header appends the IP and UDP headers of n bytes from one address to another.
+func header(b []byte, src, dst netip.AddrPort, n int) []byte {
+	be := binary.BigEndian
+	if src.Addr().Is4() {
+		b = append(b, 0x45, 0)
+		b = be.AppendUint16(b, uint16(20+8+n))
+		b = append(b, 0, 0, 0x40, 0, 64, 17, 0, 0) // identification 0, DF, TTL, UDP
+	} else {
+		b = append(b, 0x60, 0, 0, 0)
+		b = be.AppendUint16(b, uint16(8+n))
+		b = append(b, 17, 64)
+	}
+	b = append(b, src.Addr().AsSlice()...)
+	b = append(b, dst.Addr().AsSlice()...)
+	b = be.AppendUint16(b, src.Port())
+	b = be.AppendUint16(b, dst.Port())
+	b = be.AppendUint16(b, uint16(8+n))
+	return append(b, 0, 0)
+}
+
+func (u *udp) deliver(now time.Time, e *Endpoint) {
+	b := u.buf[:u.n]
+	u.pkt = append(header(u.pkt[:0], u.from, u.local, len(b)), b...)
+	link := frame.RawIPv6
+	if u.local.Addr().Is4() {
+		link = frame.RawIPv4
+	}
+	if e.tap != nil {
+		e.recordIP(now, u.pkt)
+	}
+	if u.finder.Decode(link, u.pkt, len(u.pkt), &u.rx) != nil {
+		e.port.CountDropped(softnic.Malformed)
+		return
+	}
+	id, ok := u.ids.find(u.pkt)
+	if !ok {
+		e.port.CountDropped(softnic.BadICRC)
+		return
+	}
+	if link == frame.RawIPv4 {
+		binary.BigEndian.PutUint16(u.pkt[4:], id) // part of what a datagram's receiver sees
+	}
+	e.port.CountReceived()
+	e.port.HandleDecoded(now, &u.rx)
+}
+
+// recordIP writes an IP packet to the tap, with an Ethernet header made up.
+func (e *Endpoint) recordIP(now time.Time, pkt []byte) {
+	b := append(make([]byte, 0, 14+len(pkt)), 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2)
+	if pkt[0]>>4 == 4 {
+		b = append(b, 0x08, 0x00)
+	} else {
+		b = append(b, 0x86, 0xdd)
+	}
+	e.record(now, append(b, pkt...))
+}
+
+func (u *udp) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
+	f := &u.tx
+	if !e.port.NextDecoded(now, f) {
+		return 0, 0, nil
+	}
+	f.VLANs, f.SrcPort, f.DstPort = 0, u.local.Port(), u.local.Port()
+	u.out = f.AppendTo(u.out[:0])
+	if e.tap != nil {
+		e.record(now, u.out)
+	}
+	skip := 14 + 40 + 8
+	if f.Net == frame.IPv4 {
+		skip = 14 + 20 + 8
+	}
+	dst := f.Dst
+	if dst.Is6() && dst.IsLinkLocalUnicast() {
+		dst = dst.WithZone(u.local.Addr().Zone())
+	}
+	if _, err := u.conn.WriteToUDPAddrPort(u.out[skip:], netip.AddrPortFrom(dst, u.local.Port())); errors.Is(err, syscall.EMSGSIZE) {
+		return 1, len(u.out), errTooBig
+	}
+	// Anything else is a packet lost.
+	return 1, len(u.out), nil
+}
+
+func (u *udp) close() error { return u.conn.Close() }
