@@ -152,6 +152,17 @@ type Outgoing struct {
 	gather [4096]byte // payload that several slices hold
 }
 
+// Clone returns a copy that owns its payload, for networks that queue packets: the
+// payload of o is valid until the next call to the QP, and may be the application's
+// memory.
+func (o *Outgoing) Clone() *Outgoing {
+	c := &Outgoing{Packet: o.Packet, AH: o.AH, Retransmission: o.Retransmission}
+	if o.Packet.Payload != nil {
+		c.Packet.Payload = append(c.gather[:0:len(c.gather)], o.Packet.Payload...)
+	}
+	return c
+}
+
 // Clock turns times into nanoseconds: see [clock.Clock]. QPs that share one by
 // Config.Clock, as those of a port do, have each time turned once for all of them.
 type Clock = clock.Clock

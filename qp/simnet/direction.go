@@ -66,10 +66,11 @@ func (d *Direction) send(p *packet) {
 		d.from.capture.record(e.now.ns, p)
 	}
 	fate := Sent
-	if d.down {
+	switch {
+	case d.down:
 		d.counters.Lost++
 		fate = Lost
-	} else if d.faulty {
+	case d.faulty || d.intercept != nil:
 		fate = d.fate(p)
 	}
 	switch fate {
@@ -136,7 +137,13 @@ func (d *Direction) fly(p *packet, late bool) {
 
 // fate draws what happens to the next packet.
 func (d *Direction) fate(p *packet) Fate {
-	lose := false
+	wish := Sent
+	if d.intercept != nil {
+		ev := &d.e.event
+		d.e.describe(ev, d, p, Sent)
+		wish = d.intercept(ev)
+	}
+	lose := wish == Lost || wish == Dropped
 	if len(d.losses) != 0 && d.losses[0] == d.count-1 {
 		d.losses = d.losses[1:]
 		lose = true
@@ -145,14 +152,14 @@ func (d *Direction) fate(p *packet) Fate {
 	case d.luck.hit(d.loss) || lose:
 		d.counters.Lost++
 		return Lost
-	case d.luck.hit(d.corrupt):
+	case d.luck.hit(d.corrupt) || wish == Corrupted:
 		d.counters.Corrupted++
 		d.damage(p)
 		return Corrupted
-	case d.luck.hit(d.dup):
+	case d.luck.hit(d.dup) || wish == Duplicated:
 		d.counters.Duplicated++
 		return Duplicated
-	case d.luck.hit(d.reorder):
+	case d.luck.hit(d.reorder) || wish == Reordered:
 		d.counters.Reordered++
 		return Reordered
 	}

@@ -33,6 +33,7 @@ type engine struct {
 	log       []logged     // for the observer
 	logMemory []logged     // log before it was read
 	scratch   frame.Frame
+	event     PacketEvent
 }
 
 func (e *engine) setNow(at stamp) { e.now = e.now.max(at) }

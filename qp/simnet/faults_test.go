@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
@@ -176,4 +177,38 @@ func TestTraceText(t *testing.T) {
        6.050 us  b > a  RC_RDMA_READ_RESPONSE_FIRST  qp 0x11 psn 0x011000 msn 1 credits 0 256 B
        6.077 us  b > a  RC_RDMA_READ_RESPONSE_LAST   qp 0x11 psn 0x011001 msn 1 credits 0 44 B
 `, out.String())
+}
+
+// A function that sees packets decoded loses the second response of the second READ,
+// once: nothing else is sent again.
+func TestIntercept(t *testing.T) {
+	for _, carry := range []simnet.Carry{simnet.Bytes, simnet.Decoded} {
+		p := newPair(t, simnet.Config{Carry: carry}, gigabit100, simnet.ConnConfig{MTU: 256})
+		mem := pattern(1000)
+		va, key, err := p.b.Register(mem, qp.RemoteRead)
+		require.NoError(t, err)
+		reads, hit := 0, 0
+		p.l.BA().Intercept(func(e *simnet.PacketEvent) simnet.Fate {
+			switch e.Frame.Packet.Opcode {
+			case bth.RCReadResponseFirst:
+				reads++
+			case bth.RCReadResponseMiddle:
+				if reads == 2 && hit == 0 {
+					hit++
+					return simnet.Lost
+				}
+			}
+			return simnet.Sent
+		})
+		var got [2][1000]byte
+		for i := range got {
+			require.NoError(t, p.qa.PostSend(p.n.Now(), &qp.SendWR{Op: qp.OpRead, Flags: qp.Signaled, Local: got[i][:], RemoteAddr: va, RKey: key}))
+		}
+		idle, err := p.n.RunUntilIdle(time.Second)
+		require.True(t, idle && err == nil)
+		require.Equal(t, 1, hit)
+		require.EqualValues(t, 1, p.l.BA().Counters().Lost)
+		require.Equal(t, mem, got[0][:])
+		require.Equal(t, mem, got[1][:])
+	}
 }

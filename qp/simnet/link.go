@@ -134,17 +134,18 @@ type Direction struct {
 	onWire      stamp // how long a packet of size takes: to its end,
 	spacing     stamp // and until the next one may begin
 
-	count    uint64
-	faulty   bool
-	loss     chance
-	dup      chance
-	reorder  chance
-	corrupt  chance
-	jitter   int64
-	late     int64
-	losses   []uint64
-	luck     rng
-	counters LinkCounters
+	count     uint64
+	faulty    bool
+	loss      chance
+	dup       chance
+	reorder   chance
+	corrupt   chance
+	jitter    int64
+	late      int64
+	losses    []uint64
+	luck      rng
+	intercept func(*PacketEvent) Fate
+	counters  LinkCounters
 
 	q     *egress // of a switch
 	stuck bool    // of findDeadlock
@@ -273,6 +274,11 @@ func (l *Link) SetUp(up bool) {
 
 // Up reports whether the link is up.
 func (l *Link) Up() bool { return !l.a.out.down }
+
+// Intercept has fn decide the fate of each packet that the direction begins to send, by
+// what is in it: Sent leaves it to SetFaults, Dropped is as Lost. What fn is given is
+// good until it returns. nil ends that.
+func (d *Direction) Intercept(fn func(*PacketEvent) Fate) { d.intercept = fn }
 
 // Directions ranges over the directions of all links, in the order in which they were
 // made.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
-
-	"github.com/roce-go/roce/bth/frame"
 )
 
 var (
@@ -84,8 +82,6 @@ type Network struct {
 
 	routed   bool
 	observer func(*PacketEvent)
-	event    PacketEvent
-	scratch  frame.Frame // of the observer
 	deadlock *Deadlock
 	deadlocks
 }

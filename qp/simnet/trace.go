@@ -55,20 +55,26 @@ func (n *Network) Observe(fn func(*PacketEvent)) { n.observer = fn }
 
 // tell tells the observer.
 func (n *Network) tell(d *Direction, p *packet, fate Fate, at time.Duration) {
-	e := &n.event
-	*e = PacketEvent{At: at, Direction: d, Fate: fate, Size: int(p.size)}
+	e := n.engines[0]
+	e.describe(&e.event, d, p, fate)
+	e.event.At = at
+	n.observer(&e.event)
+}
+
+// describe fills ev.
+func (e *engine) describe(ev *PacketEvent, d *Direction, p *packet, fate Fate) {
+	*ev = PacketEvent{At: time.Duration(e.now.ns), Direction: d, Fate: fate, Size: int(p.size)}
 	switch {
 	case p.pause:
-		e.PFC = &p.pfc
-	case !n.bytes:
-		e.Frame = &p.f
+		ev.PFC = &p.pfc
+	case !e.n.bytes:
+		ev.Frame = &p.f
 	default:
-		e.Raw = p.buf
-		if n.scratch.Decode(frame.Ethernet, p.buf) == nil {
-			e.Frame = &n.scratch
+		ev.Raw = p.buf
+		if e.scratch.Decode(frame.Ethernet, p.buf) == nil {
+			ev.Frame = &e.scratch
 		}
 	}
-	n.observer(e)
 }
 
 // Trace writes a line for each packet event to w: see AppendText. It takes the
