@@ -146,7 +146,7 @@ func BenchmarkFatTree(b *testing.B) {
 			for b.Loop() {
 				f, err := lab.Topology{
 					Network: simnet.Config{Seed: 1, Carry: carry},
-					Switch:  simnet.SwitchConfig{Lossless: 1 << 3, XOFF: 60_000},
+					Switch:  simnet.SwitchConfig{Lossless: 1 << 3, XOFF: 15 * 4096, XON: 12 * 4096}, // as htsim
 				}.FatTree(8)
 				require.NoError(b, err)
 				for i := range 32 {

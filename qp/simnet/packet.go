@@ -39,12 +39,16 @@ type packet struct {
 	late    bool   // it flies by itself
 	hash    uint64 // of the five-tuple
 
+	*body
+}
+
+// body is what only the ends of a network look at. It lies elsewhere, so that what
+// switches look at takes few pages of memory.
+type body struct {
 	tel congestion.INT
 	pfc pfc.Frame
 	buf []byte      // bytes: the frame, without FCS; decoded: the payload
 	f   frame.Frame // unless the network carries bytes
-
-	_ [8]byte // to whole lines
 }
 
 // list is a queue of packets.
@@ -77,12 +81,12 @@ func (l *list) pop() *packet {
 func (e *engine) newPacket() *packet {
 	p := e.free
 	if p == nil {
-		some := make([]packet, 32)
-		for i := range some[1:] {
-			some[i+1].next = e.free
-			e.free = &some[i+1]
+		some, bodies := make([]packet, 64), make([]body, 64)
+		for i := range some {
+			some[i].body, some[i].next = &bodies[i], e.free
+			e.free = &some[i]
 		}
-		return &some[0]
+		p = e.free
 	}
 	e.free = p.next
 	p.next = nil
@@ -98,9 +102,9 @@ func (e *engine) release(p *packet) {
 // clone returns a copy of p.
 func (e *engine) clone(p *packet) *packet {
 	c := e.newPacket()
-	buf := c.buf
-	*c = *p
-	c.next = nil
+	b, buf := c.body, c.buf
+	*c, *b = *p, *p.body
+	c.body, c.next = b, nil
 	c.buf = append(buf[:0], p.buf...)
 	if e.n.carry == Decoded {
 		c.f.Packet.Payload = c.buf
