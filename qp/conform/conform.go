@@ -130,6 +130,7 @@ type Watcher struct {
 	sighted    []sighting
 	sightedNow *sighting // the one of the packet at hand
 	repeat     int64     // how long ago the same was seen, -1: never
+	told       bool      // place or identification tell what is a copy
 	unjudged   [rules][reasons]uint64
 	others     map[frame.Protocol]uint64
 	slices     sliced

@@ -19,6 +19,7 @@ type exchange struct {
 
 	log      log
 	reads    []read
+	over     bool // the capture has ended
 	spanOpen bool // the newest request is a READ whose number of PSNs is not known
 	took     uint32
 	depth    int // initiator depth of connection management; 0: not known
@@ -36,6 +37,7 @@ type exchange struct {
 	owed     int    // duplicates and retransmissions, each of which may be answered
 	answered uint64 // highest PSN answered positively; 0: none
 	answerAt int64
+	reach    uint64 // highest PSN answered since the requester went back
 	heard    uint64 // highest PSN of any response
 	heardAt  int64
 

@@ -124,6 +124,17 @@ func (g *spacing) pass() {
 
 func (g *spacing) firm() bool { return g.hits >= 6 && 2*g.hits >= g.fresh }
 
+// twice reports whether what the packet at hand, of flow s, may be a copy of was
+// captured twice as the requests of the other direction were, one like the other,
+// and not answered twice.
+func (w *Watcher) twice(s *stream) bool {
+	if w.repeat < 0 || s.peer < 0 {
+		return false
+	}
+	g := &w.streams[s.peer].place.gap
+	return g.hits > 0 && 2*g.hits >= g.fresh && g.near(w.repeat)
+}
+
 // tells reports whether the IPv4 identification of s tells packets apart.
 func (p *place) tells(f *frame.Frame) bool {
 	return f.Net == frame.IPv4 && (p.varies || f.ID != 0 && p.same < 2)
@@ -133,7 +144,7 @@ func (p *place) tells(f *frame.Frame) bool {
 // copy for sure it returns the flow of what it is a copy of, else nil. w.repeat is
 // then, or where it may be a copy, how long ago it was seen; -1 when it was not.
 func (w *Watcher) fold(s *stream) *stream {
-	w.repeat = -1
+	w.repeat, w.told = -1, true
 	f := &w.f
 	p := &s.place
 	sum, here := w.identity(), w.placeOf()
@@ -169,6 +180,7 @@ func (w *Watcher) fold(s *stream) *stream {
 		w.repeat = max(0, w.now-e.at)
 		return s
 	}
+	w.told = false
 	if known {
 		w.repeat = max(0, w.now-e.at)
 		if p.gap.firm() && p.gap.near(w.repeat) {
@@ -211,7 +223,9 @@ func (w *Watcher) copied(s *stream) {
 			}
 		}
 	}
-	s.place.gap.learn(w.repeat)
+	if !w.told {
+		s.place.gap.learn(w.repeat)
+	}
 	p := &w.f.Packet
 	switch {
 	case p.Opcode == bth.CNP:

@@ -73,9 +73,9 @@ func (w *Watcher) awaits(s *stream, x *exchange, d *read, u uint64) bool {
 		return false
 	}
 	if u < d.end {
-		return true
+		return !x.over || u+1 < d.end
 	}
-	if !d.is(isPassed) {
+	if !x.over && !d.is(isPassed) {
 		if d.asks >= 8 && d.high == d.start {
 			w.doubt(s, x, ReadUnanswered, uint64(d.op), uint64(d.asks), d.frame)
 		}
@@ -85,12 +85,14 @@ func (w *Watcher) awaits(s *stream, x *exchange, d *read, u uint64) bool {
 		x.acked = max(x.acked, d.whole)
 		return true
 	}
-	if w.quick(d.lastT) && x.next-x.acked < uint64(w.cfg.Window)/2 {
+	if !x.over && w.quick(d.lastT) && x.next-x.acked < uint64(w.cfg.Window)/2 {
 		return true
 	}
 	// It was not asked for again. The requester had the response; the capture lost
 	// it.
-	x.signs.lost++
+	if !x.over {
+		x.signs.lost++
+	}
 	w.leave(ReadOpcode, ReasonLoss, 1)
 	if x.implied.valid && x.implied.psn < d.end {
 		x.implied.valid = false
@@ -101,6 +103,7 @@ func (w *Watcher) awaits(s *stream, x *exchange, d *read, u uint64) bool {
 // undo takes back that PSN u and those above it are complete: the requester sends
 // u again, so it does not have the answer.
 func (w *Watcher) undo(s *stream, x *exchange, u uint64) {
+	x.reach = min(x.reach, u-1)
 	if u >= x.acked || u < x.first {
 		return
 	}
@@ -147,6 +150,11 @@ func (w *Watcher) took(x *exchange, latency, completion int64, n int) {
 
 // recount counts, at the end, what was complete once and not asked about again.
 func (w *Watcher) recount(s *stream, x *exchange) {
+	if s.peer >= 0 && x.answered > 0 && x.answered < x.next && x.answered >= x.acked {
+		x.over = true
+		w.cover(w.streams[s.peer], x, x.answered)
+		x.over = false
+	}
 	for v := x.acked; v < x.undone && v < x.acked+uint64(len(x.log.ring)); v++ {
 		if e := x.log.at(v); e != nil && e.flags&(isEnd|isDone|isTail) == isEnd && !answered(e.op) {
 			e.flags |= isDone

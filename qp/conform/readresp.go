@@ -103,7 +103,7 @@ func (w *Watcher) repeated(s *stream, x *exchange, d *read, again bool) {
 	if !again {
 		return
 	}
-	if !d.is(isAgain) {
+	if !d.is(isAgain) || w.twice(s) {
 		w.seen.Class = ClassCopy
 		s.Duplicates++
 		x.signs.copies++
@@ -152,8 +152,8 @@ func (w *Watcher) respond(s *stream, x *exchange, d *read, u uint64) {
 		x.implied.valid = false
 	}
 	// What was answered behind it is complete now.
-	if x.answered >= d.end {
-		w.cover(s, x, x.answered)
+	if x.reach >= d.end {
+		w.cover(s, x, x.reach)
 	}
 }
 

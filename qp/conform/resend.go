@@ -394,7 +394,7 @@ func (w *Watcher) oneWay(s *stream) bool {
 func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 	wait := int64(x.wait)
 	slack := min(int64(w.cfg.Reorder), wait/4) + 2000
-	if since+slack >= wait {
+	if since+slack >= wait || w.still {
 		return
 	}
 	switch {

@@ -249,11 +249,12 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 	switch {
 	case fresh || u >= x.acked:
 		w.cover(s, x, u)
-	case x.owed > 0:
+	case x.owed > 0 && !w.twice(s):
 		x.owed--
 	case u == x.answered:
 		w.seen.Class = ClassCopy
 		s.Duplicates++
+		s.Acks--
 		x.signs.copies++
 		if w.repeat >= 0 {
 			s.place.gap.learn(w.repeat)
@@ -288,6 +289,7 @@ func (w *Watcher) accepted(s *stream, x *exchange, u uint64) {
 
 // advance notes that PSN u was answered positively.
 func (x *exchange) advance(u uint64, now int64) {
+	x.reach = max(x.reach, u)
 	if u >= x.answered {
 		x.answered, x.answerAt = u, now
 	}

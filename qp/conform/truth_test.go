@@ -41,13 +41,24 @@ func (t *tally) add(o tally) {
 	t.Retransmitted += o.Retransmitted
 }
 
+// apart returns by how much causes differ at most, where there are few.
+func (t tally) apart(o tally) (d uint64) {
+	for _, p := range [...][2]uint64{{t.Nak, o.Nak}, {t.Implied, o.Implied}, {t.RNR, o.RNR}, {t.Timer, o.Timer}} {
+		if p[1] < 20 {
+			d = max(d, max(p[0], p[1])-min(p[0], p[1]))
+		}
+	}
+	return d
+}
+
 // world is a simulated network with two hosts, a switch between them, and what its
 // machines counted.
 type world struct {
 	seed     uint64
 	what     string
 	taps     map[string][]rec // requester a, responder b (and the other way round), middle
-	truth    tally
+	truth    tally            // of both hosts
+	own      [2]tally         // of each
 	messages uint64
 	times    []time.Duration // completion times of signalled work, as the requester had them
 	hasFault bool
@@ -189,9 +200,11 @@ func buildWorld(tb testing.TB, seed uint64) *world {
 		require.True(tb, idle, w.what)
 	}
 	for _, c := range conns {
-		for _, q := range c {
+		for i, q := range c {
 			k := q.Counters()
-			w.truth.add(tally{k.PacketSeqErr, k.ImpliedNakSeqErr, k.RNRNakReceived, k.LocalAckTimeoutErr, 0, k.Retransmitted})
+			t := tally{k.PacketSeqErr, k.ImpliedNakSeqErr, k.RNRNakReceived, k.LocalAckTimeoutErr, 0, k.Retransmitted}
+			w.truth.add(t)
+			w.own[i].add(t)
 		}
 	}
 	w.taps["a"], w.taps["b"], w.taps["middle"] = records(tb, ca.Bytes()), records(tb, cb.Bytes()), records(tb, cm.Bytes())
@@ -242,13 +255,29 @@ func TestTruth(t *testing.T) {
 	}
 	sums := map[string]*[2]tally{}
 	far := map[string]int{}
+	var near [2]tally
+	nearFar := 0
 	breachesBy := map[string]int{}
 	for seed := range uint64(runs) {
 		w := buildWorld(t, seed)
 		for _, tap := range []string{"a", "b", "middle", "merged"} {
-			cw, all := watch(t, conform.Config{}, w.taps[tap])
+			var bySide [2]tally // of the requests that each host sent
+			cw, all := watch(t, conform.Config{Closed: func(f *conform.Flow) {
+				bySide[int(f.Src.As4()[3])-1].add(tallyOf(f.Counters))
+			}}, w.taps[tap])
 			total := cw.Total()
 			got := tallyOf(&total)
+			if tap == "a" || tap == "b" {
+				// Where the requester is, the tap sees all that makes it go back.
+				i := int(tap[0] - 'a')
+				near[0].add(bySide[i])
+				near[1].add(w.own[i])
+				if d := bySide[i].apart(w.own[i]); d > 1 {
+					if nearFar++; nearFar <= 12 {
+						t.Logf("%s host %s: got %+v want %+v", w.what, tap, bySide[i], w.own[i])
+					}
+				}
+			}
 			if sums[tap] == nil {
 				sums[tap] = new([2]tally)
 			}
@@ -279,20 +308,20 @@ func TestTruth(t *testing.T) {
 	}
 	for _, tap := range slices.SortedFunc(mapKeys(sums), cmp.Compare[string]) {
 		s := sums[tap]
-		if tap == "a" {
-			within(t, s[0].Nak, s[1].Nak, "NAKs")
-			within(t, s[0].Implied, s[1].Implied, "implied NAKs")
-			within(t, s[0].RNR, s[1].RNR, "RNR NAKs")
-		}
 		t.Logf("%-7s got  %+v", tap, s[0])
 		t.Logf("%-7s want %+v; captures off by more than 1: %d of %d", "", s[1], far[tap], runs)
 	}
+	t.Logf("at the requester got %+v want %+v; off by more than 1: %d of %d", near[0], near[1], nearFar, 2*runs)
 	t.Log(breachesBy)
+	within(t, near[0].Nak, near[1].Nak, "NAKs")
+	within(t, near[0].Implied, near[1].Implied, "implied NAKs")
+	within(t, near[0].RNR, near[1].RNR, "RNR NAKs")
+	within(t, near[0].Timer, near[1].Timer, "timers")
 }
 
-// within requires that a is within 3 % of b.
+// within requires that a is within 5 % of b.
 func within(t *testing.T, a, b uint64, what string) {
-	require.InDelta(t, float64(b), float64(a), max(2, 0.03*float64(b)), what)
+	require.InDelta(t, float64(b), float64(a), max(2, 0.05*float64(b)), what)
 }
 
 func mapKeys[V any](m map[string]V) func(func(string) bool) {
