@@ -2,7 +2,7 @@
 //
 // All arithmetic is modulo 2^24 (InfiniBand Architecture Volume 1, clause 9.7).
 // Comparison is not transitive, so nothing may be sorted by it. State machines
-// keep unwrapped 64-bit counts instead, see [Unwrap].
+// keep unwrapped numbers instead, see [Seq].
 package psn
 
 import "strconv"
@@ -42,17 +42,30 @@ func (p PSN) In(start PSN, n uint32) bool {
 	return (uint32(p)-uint32(start))&Mask < n
 }
 
-// Wrap returns the PSN of an unwrapped count.
-func Wrap(n uint64) PSN { return PSN(n & Mask) }
+// Seq is an unwrapped packet sequence number: it counts on where a PSN begins again at
+// 0. Its low 24 bits are the PSN, so that sums and differences of nearby ones hold
+// for both. A type of its own keeps it from indexes and counts.
+type Seq uint64
 
-// Unwrap returns the count nearest to ref whose PSN is p: ref plus the signed
-// distance of p from it. A PSN half the circle away is taken as behind.
+// First returns the Seq that a machine begins with at p. It is one turn of the circle
+// above zero, so that what lies behind it does not wrap.
+func First(p PSN) Seq { return 1<<Bits | Seq(p&Mask) }
+
+// PSN returns the wire's form of s.
+func (s Seq) PSN() PSN { return PSN(s & Mask) }
+
+// Near returns the Seq nearest to s whose PSN is p. A PSN half the circle away is
+// taken as behind.
+func (s Seq) Near(p PSN) Seq { return s + Seq(int64(p.Diff(s.PSN()))) }
+
+// Wrap returns the PSN of an unwrapped count: Seq(n).PSN().
+func Wrap(n uint64) PSN { return Seq(n).PSN() }
+
+// Unwrap returns the count nearest to ref whose PSN is p: Seq(ref).Near(p).
 //
 // A count below ref that would be negative wraps to the top of uint64; start
 // counts at 2^24 or above where that matters.
-func Unwrap(ref uint64, p PSN) uint64 {
-	return ref + uint64(int64(p.Diff(Wrap(ref))))
-}
+func Unwrap(ref uint64, p PSN) uint64 { return uint64(Seq(ref).Near(p)) }
 
 // String returns p in decimal.
 func (p PSN) String() string { return strconv.FormatUint(uint64(p&Mask), 10) }

@@ -43,6 +43,10 @@ type Config struct {
 
 	Clock *Clock // shared with other QPs; nil: one of its own
 
+	// Trace, where not nil, is called for each packet handed in that was not simply
+	// accepted, with the reason. It must not call the QP.
+	Trace func(Trace)
+
 	SignalAll bool // every send completes with a completion (sq_sig_all)
 
 	// AckEvery asks for an acknowledgement at least every so many packets, so
@@ -183,26 +187,10 @@ func ringSize(n int) int {
 	return 1 << bits.Len(uint(n-1))
 }
 
-// firstCount returns the unwrapped count of the PSN that a QP begins with. It is
-// one turn above zero, so that counts behind it do not wrap.
-func firstCount(p psn.PSN) uint64 { return 1<<psn.Bits | uint64(p&psn.Mask) }
-
 // packets returns how many packets a message of n bytes takes (rule RQ-01).
 func packets(n uint64, mtu uint32) uint32 {
 	if n == 0 {
 		return 1
 	}
 	return uint32((n + uint64(mtu) - 1) / uint64(mtu))
-}
-
-func service(t Type) bth.Service {
-	switch t {
-	case UC:
-		return bth.UC
-	case UD:
-		return bth.UD
-	case XRCSend, XRCRecv:
-		return bth.XRC
-	}
-	return bth.RC
 }

@@ -3,8 +3,8 @@ package qp
 // Flight returns the oldest PSN that is not acknowledged and the next to send,
 // unwrapped: those between are in flight, or to be sent again where the latter has
 // gone back. Of UC and UD nothing is ever in flight.
-func (q *QP) Flight() (una, next uint64) { return q.req.una, q.req.next }
+func (q *QP) Flight() (una, next uint64) { return uint64(q.req.win.una), uint64(q.req.win.next) }
 
 // AskAck has the next request packet ask for an acknowledgement, for callers that
 // are about to stop sending (rule RQ-05).
-func (q *QP) AskAck() { q.req.sinceAckReq = q.req.ackEvery }
+func (q *QP) AskAck() { q.req.asks.since = q.req.asks.every }

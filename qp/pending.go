@@ -22,16 +22,16 @@ func (q *QP) Pending(of Pending) Pending {
 	if of&PendingRequest != 0 && q.req.sendable() != nil {
 		p |= PendingRequest
 	}
-	if q.resp.pending != 0 {
+	if q.resp.res.pending != 0 {
 		p |= PendingResponse
 	}
-	if q.resp.hasNak || q.resp.hasAck {
+	if q.resp.ack.hasNak || q.resp.ack.hasAck {
 		p |= PendingAck
 	}
-	if q.req.head != q.req.done {
+	if q.req.sq.head != q.req.sq.done {
 		p |= PendingSendCompletion
 	}
-	if q.resp.compHead != q.resp.compTail || q.resp.mode == broken {
+	if q.resp.rq.compHead != q.resp.rq.compTail || q.resp.mode == broken {
 		p |= PendingRecvCompletion
 	}
 	if q.events != 0 {

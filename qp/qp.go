@@ -44,34 +44,33 @@ func (e Event) String() string { return name(eventNames[:], int(e)) }
 //
 // A QP is not safe for concurrent use.
 type QP struct {
-	req      Requester
-	resp     Responder
-	counters Counters
-	attr     Attr
-	turns    turns
-	events   uint8 // set of Event
-	drained  bool  // SQD: the event was raised
-	met      bool  // RTR: a packet arrived, and the event was raised
+	conn
+	req     Requester
+	resp    Responder
+	turns   turns
+	drained bool // SQD: the event was raised
+	met     bool // RTR: a packet arrived, and the event was raised
 }
 
-// New returns a queue pair in Reset. The errors are ErrConfig alone.
+// New returns a queue pair in Reset. It fails with ErrConfig.
 func New(cfg Config) (*QP, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
 	q := new(QP)
-	q.req.init(&cfg, &q.counters)
-	q.resp.init(&cfg, &q.counters)
+	q.conn.init(&cfg)
+	q.req.init(&cfg, &q.conn)
+	q.resp.init(&cfg, &q.conn)
 	q.turns.weight = [2]uint16{uint16(max(1, cfg.ResponseWeight)), uint16(max(1, cfg.RequestWeight))}
 	q.turns.left = q.turns.weight[0]
 	return q, nil
 }
 
 // Num returns the QP's number.
-func (q *QP) Num() uint32 { return q.req.qpn }
+func (q *QP) Num() uint32 { return q.qpn }
 
 // Type returns the kind of the QP.
-func (q *QP) Type() Type { return q.req.typ }
+func (q *QP) Type() Type { return q.typ }
 
 // State returns the QP's state.
 func (q *QP) State() State { return q.attr.State }
@@ -92,20 +91,20 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 	switch {
 	case a == nil:
 		return ErrNil
-	case q.req.clock == nil:
+	case q.clock == nil:
 		return ErrZero
 	}
 	from, to := q.attr.State, q.attr.State
 	if mask&AttrState != 0 {
 		to = a.State
 	}
-	r, ok := rule(q.req.typ, from, to)
+	r, ok := rule(q.typ, from, to)
 	if !ok || to > Error {
 		return &TransitionError{from, to}
 	}
 	m := mask &^ AttrState
-	e := AttrError{From: from, To: to, Missing: r.need &^ m, Extra: m &^ (r.need | r.may), Range: a.outOfRange(m, int(q.req.rdCap), len(q.resp.res)),
-		maxRd: int(q.req.rdCap), maxDestRd: len(q.resp.res)}
+	e := AttrError{From: from, To: to, Missing: r.need &^ m, Extra: m &^ (r.need | r.may), Range: a.outOfRange(m, int(q.req.reads.cap), len(q.resp.res.ring)),
+		maxRd: int(q.req.reads.cap), maxDestRd: len(q.resp.res.ring)}
 	if from == SQD && m&AttrMaxRdAtomic != 0 && a.MaxRdAtomic == 0 && q.req.Outstanding() != 0 {
 		e.Range |= AttrMaxRdAtomic // a READ in the queue would wait for ever
 	}
@@ -114,7 +113,7 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 		err.attr = *a
 		return &err
 	}
-	t := q.req.clock.At(now)
+	t := q.clock.At(now)
 	q.attr.set(a, m)
 	q.attr.State = to
 	switch {
@@ -123,32 +122,20 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 	case to == Error && from != Error:
 		q.fail()
 	case to == Error:
-	case to == RTR && from == Init:
+	case to == RTR:
 		if q.attr.PathMTU == 0 {
 			q.attr.PathMTU = 4096 // UD, where it is the port's and may be left out
 		}
-		q.resp.setAttr(&q.attr)
-		q.resp.epsn = firstCount(q.attr.RQPSN)
-		q.resp.mode = running
+		q.resp.connect()
 	case to == RTS && from == RTR:
-		q.req.setAttr(&q.attr)
-		q.req.una = firstCount(q.attr.SQPSN)
-		q.req.next, q.req.sent, q.req.asked = q.req.una, q.req.una, q.req.una
+		q.req.connect()
+	case to == RTS:
 		q.req.mode = running
-		q.resp.setAttr(&q.attr)
 	case to == SQD && from == RTS:
 		q.req.drain()
 		q.drained = false
-	case to == RTS:
-		q.req.mode = running
-		q.req.qkey = q.attr.QKey
-		q.resp.setAttr(&q.attr)
 	case from == SQD:
-		q.req.changeAttr(t, &q.attr, m)
-		q.resp.setAttr(&q.attr)
-	case from != Init && from != Reset:
-		q.resp.setAttr(&q.attr)
-		q.req.qkey = q.attr.QKey
+		q.req.changed(t, m)
 	}
 	q.after()
 	return nil
@@ -163,7 +150,7 @@ func (q *QP) Connect(now time.Time, a *Attr) error {
 	switch {
 	case a == nil:
 		return ErrNil
-	case q.req.clock == nil:
+	case q.clock == nil:
 		return ErrZero
 	case q.attr.State > Init:
 		return &TransitionError{q.attr.State, RTS}
@@ -172,11 +159,11 @@ func (q *QP) Connect(now time.Time, a *Attr) error {
 	if b.PKey == 0 {
 		b.PKey = defaultPKey
 	}
-	steps := connectMasks(q.req.typ, &b)
+	steps := connectMasks(q.typ, &b)
 	for i, m := range steps {
 		// All ranges before the first step.
-		if bad := b.outOfRange(m, int(q.req.rdCap), len(q.resp.res)); bad != 0 {
-			return &AttrError{From: Reset + State(i), To: Init + State(i), Range: bad, attr: b, maxRd: int(q.req.rdCap), maxDestRd: len(q.resp.res)}
+		if bad := b.outOfRange(m, int(q.req.reads.cap), len(q.resp.res.ring)); bad != 0 {
+			return &AttrError{From: Reset + State(i), To: Init + State(i), Range: bad, attr: b, maxRd: int(q.req.reads.cap), maxDestRd: len(q.resp.res.ring)}
 		}
 	}
 	for i, m := range steps {
@@ -205,22 +192,10 @@ func (q *QP) fail() {
 	if q.resp.mode != broken {
 		q.resp.silence()
 	}
-	q.events |= q.resp.events
-	if q.resp.srq != nil || q.resp.xrc != nil {
+	if q.resp.rq.srq != nil || q.resp.rq.xrc != nil {
 		q.raise(EventLastWQEReached)
 	}
 }
-
-// silence goes to Error without a word to the peer.
-func (r *Responder) silence() {
-	for i := range r.res {
-		r.res[i].at = r.res[i].end
-	}
-	r.pending, r.hasAck, r.hasNak = 0, false, false
-	r.mode = broken
-}
-
-func (q *QP) raise(e Event) { q.events |= 1 << e }
 
 // after draws the conclusions of a call: Error of one side is Error of the QP,
 // and the events.
@@ -232,10 +207,11 @@ func (q *QP) after() {
 		q.met = true
 		q.raise(EventCommEst)
 	}
-	if q.attr.State == SQD && !q.drained && q.req.done == q.req.started {
+	if q.attr.State == SQD && !q.drained && q.req.sq.done == q.req.sq.started {
 		q.drained = true
 		q.raise(EventSQDrained)
 	}
+	q.invariants()
 }
 
 // NextEvent takes an event. It reports false when there is none. An event that
@@ -259,8 +235,10 @@ func (q *QP) PostSend(now time.Time, wr *SendWR) error {
 	case q.req.mode == idle:
 		return stateErrors[callPostSend][q.attr.State]
 	}
-	q.req.clock.At(now)
-	return q.req.postSend(wr)
+	q.clock.At(now)
+	err := q.req.postSend(wr)
+	q.invariants()
+	return err
 }
 
 // PostRecv adds a receive, from Init on. The errors are ErrState, ErrQueueFull,
@@ -269,7 +247,9 @@ func (q *QP) PostRecv(wr *RecvWR) error {
 	if q.attr.State == Reset {
 		return stateErrors[callPostRecv][Reset]
 	}
-	return q.resp.PostRecv(wr)
+	err := q.resp.PostRecv(wr)
+	q.invariants()
+	return err
 }
 
 // HandlePacket takes a packet of the QP's service. A congestion notification packet
@@ -279,31 +259,34 @@ func (q *QP) PostRecv(wr *RecvWR) error {
 // packet is for whoever limits the rate: here it is Invalid.
 func (q *QP) HandlePacket(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	q.counters.RxPackets++
-	if p == nil || q.req.clock == nil {
+	if p == nil || q.clock == nil {
 		q.counters.Invalid++
 		return Invalid
 	}
-	t := q.req.clock.At(now)
-	if q.attr.State < RTR || q.attr.State == Error {
+	t := q.clock.At(now)
+	q.why = WhyNone
+	v, expected := Accepted, q.resp.epsn
+	switch {
+	case q.attr.State < RTR || q.attr.State == Error:
 		q.counters.Inactive++ // rules RS-18, RS-19
-		return Inactive
-	}
-	if v := admit(p, q.req.typ, q.req.qpn, q.attr.PKey); v != Accepted {
-		q.counters.Invalid++
-		return v
-	}
-	var v Verdict
-	if q.req.typ == UD {
+		v = q.drop(Inactive, WhyState)
+	case q.admit(p) != Accepted:
+		v = Invalid
+	case q.typ == UD:
 		v = q.resp.handleUD(p, grh)
-	} else if p.Opcode.Class() == bth.Response && q.req.typ != XRCRecv {
+	case p.Opcode.Class() == bth.Response && q.typ != XRCRecv:
+		expected = q.req.win.una
 		v = q.req.handle(t, p)
-	} else if q.req.typ == XRCSend {
+	case q.typ == XRCSend:
 		q.counters.WrongSide++
-		v = WrongSide
-	} else {
-		v = q.resp.handle(p)
+		v = q.drop(WrongSide, WhyWrongSide)
+	default:
+		v = q.resp.handle(p, grh)
 	}
 	q.after()
+	if q.trace != nil {
+		q.tell(v, p, uint32(expected.PSN()))
+	}
 	return v
 }
 
@@ -312,11 +295,11 @@ func (q *QP) HandlePacket(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verd
 // SQE, others to Error; what else is queued completes flushed. It does nothing
 // where no send is under way.
 func (q *QP) FailSend(s Status) {
-	if q.req.mode != running && q.req.mode != draining || q.req.done == q.req.tail {
+	if q.req.mode != running && q.req.mode != draining || q.req.sq.done == q.req.sq.tail {
 		return
 	}
-	q.req.fail(q.req.at(q.req.done), s)
-	if q.req.typ == UC || q.req.typ == UD {
+	q.req.fail(q.req.sq.at(q.req.sq.done), s)
+	if q.typ == UC || q.typ == UD {
 		q.req.mode = stopped
 		q.attr.State = SQE
 	}
@@ -325,10 +308,10 @@ func (q *QP) FailSend(s Status) {
 
 // Tick lets time pass. After it, Deadline is later than now.
 func (q *QP) Tick(now time.Time) {
-	if q.req.clock == nil {
+	if q.clock == nil {
 		return
 	}
-	t := q.req.clock.At(now)
+	t := q.clock.At(now)
 	q.req.tick(t)
 	q.after()
 }
@@ -344,13 +327,14 @@ func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
 // holds back data lets acknowledgements through with PendingAck: one is built only
 // where no response that it must follow is due (rule RS-14).
 func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {
-	owes := of&PendingResponse != 0 && q.resp.pending != 0 ||
-		of&PendingAck != 0 && q.resp.pending == 0 && (q.resp.hasNak || q.resp.hasAck)
-	asks := of&PendingRequest != 0 && q.req.cur != q.req.tail
+	owes := of&PendingResponse != 0 && q.resp.res.pending != 0 ||
+		of&PendingAck != 0 && q.resp.res.pending == 0 && (q.resp.ack.hasNak || q.resp.ack.hasAck)
+	asks := of&PendingRequest != 0 && q.req.sq.cur != q.req.sq.tail
 	switch {
 	case asks && (!owes || q.turns.ofRequests):
 		if q.nextRequest(now, out) {
 			q.turns.took(true, owes)
+			q.invariants()
 			return true
 		}
 		if !owes {
@@ -364,11 +348,12 @@ func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {
 		q.after()
 	}
 	q.turns.took(false, asks)
+	q.invariants()
 	return true
 }
 
 func (q *QP) nextRequest(now time.Time, out *Outgoing) bool {
-	if !q.req.nextPacket(q.req.clock.At(now), out) {
+	if !q.req.nextPacket(q.clock.At(now), out) {
 		return false
 	}
 	if q.attr.State == SQD {
@@ -405,7 +390,7 @@ func (t *turns) took(request, waits bool) {
 // NextAH returns the address handle of the datagram that NextPacket would make
 // next, or nil where there is none.
 func (q *QP) NextAH() *AddressHandle {
-	if q.req.typ == UD {
+	if q.typ == UD {
 		if w := q.req.sendable(); w != nil {
 			return w.wr.AH
 		}
@@ -430,4 +415,4 @@ func (q *QP) NextCompletion(c *Completion) bool {
 func (q *QP) Due() int64 { return q.req.deadline() }
 
 // Deadline returns when Tick is due, or false when nothing is.
-func (q *QP) Deadline() (time.Time, bool) { return q.req.Deadline() }
+func (q *QP) Deadline() (time.Time, bool) { return q.clock.Deadline(q.req.deadline()) }

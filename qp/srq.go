@@ -78,9 +78,3 @@ func (q *SRQ) Arm(limit int) { q.limit, q.armed = uint32(limit), limit > 0 }
 
 // PostRecv adds a receive.
 func (q *SRQ) PostRecv(wr *RecvWR) error { return q.ring.post(wr) }
-
-// SRQLookup finds the SRQ that an XRC request names, or nil where there is none
-// in the target's XRC domain.
-type SRQLookup interface {
-	SRQ(num uint32) *SRQ
-}

@@ -90,6 +90,9 @@ func (e *AttrError) Error() string {
 	return s
 }
 
+// Is reports whether e is an [ErrRange]: a value is out of range.
+func (e *AttrError) Is(target error) bool { return target == ErrRange && e.Range != 0 }
+
 // out says what is wrong with the attribute m.
 func (e *AttrError) out(m AttrMask) string {
 	a := &e.attr

@@ -1,0 +1,90 @@
+package qp
+
+import (
+	"github.com/roce-go/roce/bth"
+)
+
+// conn is what the two halves of a queue pair share, in one place. A half that is
+// used alone has one of its own.
+//
+// Invariant: attr holds the attributes as they were last set, and nothing else holds
+// a copy of them.
+type conn struct {
+	clock    *Clock
+	own      Clock // where the config has none
+	counters Counters
+	attr     Attr
+	trace    func(Trace)
+	qpn      uint32
+	typ      Type
+	events   uint8  // set of Event
+	why      Reason // of the last packet that was not simply accepted
+	migrated bool
+}
+
+func (c *conn) init(cfg *Config) {
+	c.clock, c.trace = cfg.Clock, cfg.Trace
+	if c.clock == nil {
+		c.clock = &c.own
+	}
+	c.qpn, c.typ, c.migrated = cfg.QPN, cfg.Type, !cfg.NotMigrated
+}
+
+func (c *conn) mtu() uint32 { return uint32(c.attr.PathMTU) }
+
+func (c *conn) raise(e Event) { c.events |= 1 << e }
+
+// drop notes why a packet is dropped or refused, and returns v.
+func (c *conn) drop(v Verdict, why Reason) Verdict {
+	c.why = why
+	return v
+}
+
+// tell calls the trace hook for a packet that was not simply accepted.
+func (c *conn) tell(v Verdict, p *bth.Packet, expected uint32) {
+	if c.trace == nil || v == Accepted {
+		return
+	}
+	c.trace(Trace{QPN: c.qpn, Verdict: v, Reason: c.why, Opcode: p.Opcode, PSN: p.PSN, Expected: expected})
+}
+
+// admit makes the checks of rule RS-01 that come before everything else.
+func (c *conn) admit(p *bth.Packet) Verdict {
+	switch {
+	case p.TVer != 0:
+		c.why = WhyTVer
+	case p.DestQP != c.qpn && (c.typ != UD || p.DestQP != MulticastQPN):
+		c.why = WhyQPN
+	case p.Opcode.Service() != service(c.typ) || !p.Opcode.Known():
+		c.why = WhyOpcode
+	case !bth.PKeyMatch(p.PKey, c.attr.PKey):
+		c.why = WhyPKey
+	default:
+		return Accepted
+	}
+	c.counters.Invalid++
+	return Invalid
+}
+
+// mode is what the state of the QP means to one of its halves.
+type mode uint8
+
+const (
+	idle     mode = iota // Reset, Init; RTR for a requester
+	running              // RTS; RTR for a responder
+	draining             // SQD
+	broken               // Error
+	stopped              // SQE: as broken, but responses are still handled
+)
+
+func service(t Type) bth.Service {
+	switch t {
+	case UC:
+		return bth.UC
+	case UD:
+		return bth.UD
+	case XRCSend, XRCRecv:
+		return bth.XRC
+	}
+	return bth.RC
+}

@@ -1,0 +1,122 @@
+package qp
+
+import (
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/psn"
+)
+
+// resource is a request that has a response of its own, kept to be responded to and,
+// for a while, to be responded to again.
+type resource struct {
+	first psn.Seq // its first PSN
+	n     uint32  // PSNs that it takes
+	msn   uint32  // messages complete when it was
+	op    bth.Operation
+	rkey  uint32
+	va    uint64
+	len   uint32
+
+	swapAdd, compare uint64 // an atomic's operands
+	orig             uint64 // what the memory held before
+
+	// The response under way: packets at .. end-1 from PSN rspFirst on. Nothing is
+	// under way when at == end.
+	rspFirst psn.Seq
+	rspVA    uint64
+	rspLen   uint32
+	at, end  uint32
+	sent     bool // once sent in full: what is under way is a replay
+}
+
+// resources is the ring of the last requests with responses of their own, of which
+// max_dest_rd_atomic are remembered (rules RS-12, RS-16, RS-21, RS-22).
+//
+// Invariant: pending counts those with a response under way, and none of these comes
+// before first.
+type resources struct {
+	ring    []resource
+	tail    uint64 // count of requests put in
+	first   uint64 // a lower bound: every request before it has been responded to
+	pending uint32
+}
+
+// at returns the entry of request i.
+func (q *resources) at(i uint64) *resource { return &q.ring[i%uint64(len(q.ring))] }
+
+// room reports whether another may be outstanding with at most limit (rule RS-12): the
+// oldest remembered one has been responded to. That this happens again, for a
+// duplicate, does not count: its requester has gone on.
+func (q *resources) room(limit uint64) bool {
+	if limit == 0 {
+		return false
+	}
+	if q.tail < limit {
+		return true
+	}
+	old := q.at(q.tail - limit)
+	return old.at == old.end || old.sent
+}
+
+// push adds r, with its response under way.
+func (q *resources) push(r *resource) {
+	r.rspFirst, r.rspVA, r.rspLen, r.at, r.end = r.first, r.va, r.len, 0, r.n
+	slot := q.at(q.tail)
+	if q.tail >= uint64(len(q.ring)) && slot.at != slot.end {
+		q.pending-- // a replay that nobody needs any more
+	}
+	*slot = *r
+	q.tail++
+	q.pending++
+}
+
+// again sets the response of r, which is n packets from PSN first on, under way.
+func (q *resources) again(r *resource, first psn.Seq, n uint32) {
+	if r.at == r.end {
+		q.pending++
+	}
+	r.rspFirst, r.at, r.end = first, 0, n
+}
+
+// remembered returns the request of kind op that holds PSN n among the last limit, or
+// nil. It may be responded to again, before those after it.
+func (q *resources) remembered(n psn.Seq, op bth.Operation, limit uint64) *resource {
+	for i := range min(q.tail, limit) {
+		r := q.at(q.tail - 1 - i)
+		if n >= r.first && n < r.first+psn.Seq(r.n) {
+			if r.op != op {
+				return nil
+			}
+			q.first = min(q.first, q.tail-1-i)
+			return r
+		}
+	}
+	return nil
+}
+
+// oldest returns the first request in order whose response is under way, of which
+// there is one.
+func (q *resources) oldest() *resource {
+	if n := uint64(len(q.ring)); q.tail-q.first > n {
+		q.first = q.tail - n
+	}
+	for {
+		if r := q.at(q.first); r.at != r.end {
+			return r
+		}
+		q.first++
+	}
+}
+
+// drop gives up the response of r that is under way.
+func (q *resources) drop(r *resource) {
+	r.at = r.end
+	q.pending--
+}
+
+// dropAll gives up all responses under way.
+func (q *resources) dropAll() {
+	for i := range q.ring {
+		q.ring[i].at = q.ring[i].end
+	}
+	q.pending = 0
+}

@@ -1,0 +1,67 @@
+package qp
+
+import "github.com/roce-go/roce/psn"
+
+// wqe is an entry of the send queue.
+type wqe struct {
+	wr     SendWR
+	first  psn.Seq // of its first packet, once started
+	n      uint32  // PSNs that it takes
+	length uint32  // bytes of the message, or asked for
+	ssn    uint32  // number of the message among those started, from 1
+	got    uint32  // requests with responses: response packets received, in order
+	again  bool    // a READ that was resumed: its responses may begin with any opcode
+	status Status
+}
+
+// end returns the PSN after the last one of w.
+func (w *wqe) end() psn.Seq { return w.first + psn.Seq(w.n) }
+
+// sendQueue is the ring of work requests, in the order of their posts. The counts
+// index it modulo its length.
+//
+// Invariant: head <= done <= cur <= started <= tail, and tail - head <= max. Entries
+// below head are free, below done complete, below started begun to be sent, below
+// tail posted. The next packet belongs to entry cur.
+type sendQueue struct {
+	wqe        []wqe
+	inline     []byte // of each entry, inlineSize bytes
+	max        uint32 // entries in use at most
+	inlineSize uint32
+
+	head, done, cur, started, tail uint64
+}
+
+func newSendQueue(cfg *Config) sendQueue {
+	n := ringSize(cfg.MaxSendWR)
+	return sendQueue{wqe: make([]wqe, n), inline: make([]byte, n*cfg.MaxInline), max: uint32(cfg.MaxSendWR), inlineSize: uint32(cfg.MaxInline)}
+}
+
+func (q *sendQueue) reset() {
+	clear(q.wqe)
+	*q = sendQueue{wqe: q.wqe, inline: q.inline, max: q.max, inlineSize: q.inlineSize}
+}
+
+func (q *sendQueue) at(i uint64) *wqe { return &q.wqe[i&uint64(len(q.wqe)-1)] }
+
+func (q *sendQueue) full() bool { return q.tail-q.head >= uint64(q.max) }
+
+// push adds wr, of length bytes in n packets. Inline data is copied (rule RQ-12).
+func (q *sendQueue) push(wr *SendWR, length, n uint32) *wqe {
+	i := q.tail & uint64(len(q.wqe)-1)
+	w := &q.wqe[i]
+	*w = wqe{wr: *wr, length: length, n: n}
+	if wr.Flags&Inline != 0 {
+		buf := q.inline[i*uint64(q.inlineSize):][:0:q.inlineSize]
+		buf = append(buf, span{wr.Local, wr.Gather}.slice(0, uint64(length), buf)...)
+		w.wr.Local, w.wr.Gather = buf, nil
+	}
+	q.tail++
+	return w
+}
+
+// release frees the entry at head, and lets go of the caller's memory.
+func (q *sendQueue) release(w *wqe) {
+	w.wr.Local, w.wr.Gather, w.wr.AH = nil, nil, nil
+	q.head++
+}

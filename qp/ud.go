@@ -1,0 +1,52 @@
+package qp
+
+import "github.com/roce-go/roce/bth"
+
+// GRHSize is the length in bytes of the area before a datagram in the memory of
+// its receive: a GRH, or for IPv4 20 unspecified bytes and the IPv4 header.
+const GRHSize = 40
+
+// MulticastQPN is the destination QP of multicast datagrams.
+const MulticastQPN = 0xffffff
+
+// handleUD takes a UD packet that was admitted (rules UD-1, UD-3, UD-4). Whether a
+// multicast packet's address is multicast, and which QPs are attached to it, is for
+// the caller to know.
+func (r *Responder) handleUD(p *bth.Packet, grh *[GRHSize]byte) Verdict {
+	switch {
+	case r.mode == idle || r.mode == broken:
+		r.counters.Inactive++
+		return r.drop(Inactive, WhyState)
+	case p.DETH.QKey != r.attr.QKey:
+		r.counters.QKeyViolations++
+		return r.drop(Invalid, WhyQKey)
+	case uint32(len(p.Payload)) > r.mtu():
+		r.counters.Invalid++
+		return r.drop(Invalid, WhyLength)
+	}
+	r.established = true
+	next := r.rq.peek()
+	if next == nil {
+		r.counters.OutOfBuffer++
+		return r.drop(NoReceive, WhyNoReceive)
+	}
+	n := uint64(GRHSize + len(p.Payload))
+	buf := span{next.Local, next.Scatter}
+	if n > buf.len() {
+		// The receive waits for a datagram that fits.
+		r.counters.RespLocalLengthError++
+		return r.drop(NoReceive, WhyRecvLength)
+	}
+	r.rq.take(r.rq.srq)
+	if grh == nil {
+		grh = new([GRHSize]byte)
+	}
+	buf.put(0, grh[:])
+	buf.put(GRHSize, p.Payload)
+	c := Completion{Op: OpRecv, ByteLen: uint32(n), SrcQP: p.DETH.SrcQP, Solicited: p.SE, GRH: true}
+	if p.Opcode.Ext()&bth.HasImmDt != 0 {
+		c.HasImm, c.Imm = true, p.ImmDt.Imm
+	}
+	r.complete(c)
+	return Accepted
+}

@@ -1,0 +1,113 @@
+package qp
+
+import (
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/psn"
+)
+
+// window is the PSNs of a requester.
+//
+// Invariant: una <= next <= sent, asked <= sent, and sent - una is below 2^23 (rule
+// PS-2), so that a PSN of the peer names one of them only.
+type window struct {
+	una   psn.Seq // oldest without an acknowledgement
+	next  psn.Seq // to send next: below sent after going back
+	sent  psn.Seq // first never sent
+	asked psn.Seq // end of those for which an acknowledgement was asked
+	size  uint32  // most outstanding
+}
+
+// start begins with first.
+func (w *window) start(first psn.Seq) { w.una, w.next, w.sent, w.asked = first, first, first, first }
+
+// ackReq says when a packet asks for an acknowledgement in mid-message (rule RQ-05).
+//
+// Invariant: since < every after each packet.
+type ackReq struct {
+	every uint32
+	since uint32 // packets since one asked
+}
+
+// retry is the acknowledgement timer and the transport retries (rules RQ-31, RQ-32,
+// RQ-34).
+//
+// Invariant: left <= retry_cnt. The timer runs only while something asked for is
+// outstanding, and never with a timeout of 0 or during an RNR wait.
+type retry struct {
+	due        int64 // when the timer fires; 0: it is off
+	left       uint8
+	recovering bool // gone back for a loss, no progress or timeout since
+	forever    bool // retry_cnt 7 is without end
+}
+
+// rnrWait is what an RNR NAK began (rule RQ-28).
+//
+// Invariant: left <= rnr_retry; during a wait the next packet is the refused one.
+type rnrWait struct {
+	until int64 // end of the wait; 0: none
+	left  uint8
+	alone bool // the oldest message was refused: no other is sent until it is taken
+}
+
+// reads counts the requests with responses of their own that are under way (rule
+// RQ-07).
+//
+// Invariant: out <= max_rd_atomic <= cap, but for a max_rd_atomic lowered since.
+type reads struct {
+	out uint32
+	cap uint32
+}
+
+// credits is the end-to-end flow control of a requester (rule RQ-15). Message numbers
+// are 32 bits here, near those of the wire.
+//
+// Invariant: limit only rises while credits are on; beyond is never above what was
+// sent.
+type credits struct {
+	on     bool    // the peer gives credits
+	limit  uint32  // last message that may be sent freely
+	ssn    uint32  // last message started
+	beyond psn.Seq // end of the last packet sent beyond the limit
+}
+
+// start numbers a message that begins. One that consumes no receive raises the limit,
+// which counts receives.
+func (c *credits) start(takesReceive bool) uint32 {
+	c.ssn++
+	if !takesReceive {
+		c.limit++
+	}
+	return c.ssn
+}
+
+// limited reports whether message ssn lies beyond the limit.
+func (c *credits) limited(takesReceive bool, ssn uint32) bool {
+	return c.on && takesReceive && int32(ssn-c.limit) > 0
+}
+
+// waits reports whether a packet of the limited message ssn has to wait. One such
+// packet may be unacknowledged, of the first message beyond the limit. Where no
+// acknowledgement is to come, for the limit arrived after the last packet was sent,
+// one more packet asks for it (rule RQ-05).
+func (c *credits) waits(w *window, ssn uint32) bool {
+	return c.beyond > w.una || int32(ssn-c.limit) > 1 && w.asked > w.una
+}
+
+// take takes the credits of an acknowledgement. An old one only raises the limit
+// (rule RQ-21).
+func (c *credits) take(a aeth.Header, old bool) {
+	n, ok := a.Syndrome.Credit().Count()
+	switch {
+	case !ok:
+		c.on = false
+		return
+	case !c.on && old:
+		return
+	}
+	// The newest message at the peer, as a 32-bit number near our own count.
+	msn := c.ssn + uint32(psn.PSN(a.MSN).Diff(psn.PSN(c.ssn)))
+	limit := msn + uint32(n)
+	if !c.on || int32(limit-c.limit) > 0 {
+		c.on, c.limit = true, limit
+	}
+}
