@@ -121,7 +121,8 @@ func TestHPCCIncast(t *testing.T) {
 	require.Less(t, net.mean(), 3_000.0)
 }
 
-// Two flows that begin at 7 and 3 Gb/s: TIMELY leaves them unequal, DCQCN does not.
+// Two flows that begin at 7 and 3 Gb/s: TIMELY, with segments of 64 KB, leaves them
+// unequal, DCQCN does not.
 func TestTIMELYStaysUnfair(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
@@ -140,7 +141,7 @@ func TestTIMELYStaysUnfair(t *testing.T) {
 	}
 	net := start(func(i int) congestion.Controller {
 		p := timely.Defaults()
-		p.InitRate = []uint64{7e9, 3e9}[i]
+		p.InitRate, p.Segment = []uint64{7e9, 3e9}[i], 64_000
 		return timely.Controller(p)
 	})
 	require.Less(t, net.jain(), 0.95)

@@ -38,6 +38,7 @@ type Chart struct {
 	XZero                 string
 	XMin, XMax            float64 // equal: from the data
 	YMin, YMax            float64 // equal: from 0 or the data's least to the data's most
+	YLog                  bool    // values below YMin, which must be more than 0, are drawn at it
 	Series                []Series
 	Lines                 []Line
 	XTick, YTick          func(v float64) string // nil: shortest number
@@ -129,6 +130,7 @@ func (c *Chart) bounds() (x, y scale) {
 	} else if zero {
 		x.lo /= 4 // room for "none" on the left
 	}
+	y.log = c.YLog
 	if c.YMin != c.YMax {
 		y.lo, y.hi = c.YMin, c.YMax
 	} else {
@@ -151,7 +153,7 @@ func (c *Chart) draw(b *bytes.Buffer, id int, w, h float64) {
 	fmt.Fprintf(b, `<text x="%d" y="%d" font-size="14" font-weight="bold">%s</text>`+"\n", left, top-14, escape(c.Title))
 	fmt.Fprintf(b, `<clipPath id="c%d"><rect x="%d" y="%d" width="%s" height="%s"/></clipPath>`+"\n", id, left, top-3, num(x.size), num(3-y.size+1))
 
-	for _, v := range ticks(y.lo, y.hi, int(-y.size/32)) {
+	for _, v := range yTicks(&y) {
 		py := y.at(v)
 		fmt.Fprintf(b, `<path d="M%d %sH%s" stroke="#e3e3e3"/><text x="%d" y="%s" text-anchor="end" fill="#444">%s</text>`+"\n",
 			left, num(py), num(w-right), left-8, num(py+4), escape(label(c.YTick, v)))
@@ -294,6 +296,26 @@ func (c *Chart) xTicks(x *scale) []float64 {
 	for e := math.Ceil(math.Log10(x.lo) - 1e-9); e <= math.Log10(x.hi)+1e-9; e++ {
 		if v := math.Pow(10, e); c.XZero == "" || x.at(v)-x.at(x.lo) > 30 {
 			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// yTicks returns round values up the axis; on a logarithmic one of three decades or
+// less also 2 and 5 of each.
+func yTicks(y *scale) (out []float64) {
+	if !y.log {
+		return ticks(y.lo, y.hi, int(-y.size/32))
+	}
+	steps := []float64{1, 2, 5}
+	if y.hi/y.lo > 1500 {
+		steps = steps[:1]
+	}
+	for e := math.Floor(math.Log10(y.lo)); e <= math.Log10(y.hi); e++ {
+		for _, k := range steps {
+			if v := k * math.Pow(10, e); v >= y.lo*(1-1e-9) && v <= y.hi*(1+1e-9) {
+				out = append(out, v)
+			}
 		}
 	}
 	return out

@@ -50,14 +50,14 @@ type Params struct {
 
 // Defaults returns alpha 0.875, beta 0.8, T_low 50 us, T_high 500 us and a least
 // round trip time of 20 us, with a step of 10 Mb/s on 10 Gb/s and five times that
-// from the fifth gradient on, and segments of 64 KB: the paper's for 10 Gb/s, its step
+// from the fifth gradient on, and segments of 16 KB: the paper's for 10 Gb/s, its step
 // scaled with the line. The floor of 100 Mb/s, and to begin at line rate, are those of the code that
 // was published with HPCC; the paper begins at the line rate divided by the number
 // of the host's flows.
 func Defaults() Params {
 	return Params{
 		Alpha: 0.875, Beta: 0.8, TLow: 50 * time.Microsecond, THigh: 500 * time.Microsecond,
-		MinRTT: 20 * time.Microsecond, Segment: 64_000, HAI: 5, MinRate: 100e6,
+		MinRTT: 20 * time.Microsecond, Segment: 16_000, HAI: 5, MinRate: 100e6,
 	}
 }
 

@@ -1,6 +1,7 @@
-// Dcqcn shows congestion control at work: an incast, two flows that share a link,
-// a burst against a long flow, and a flow that suffers from pauses meant for
-// others. See usage.go for its help text.
+// Congestion shows congestion controls side by side: an incast, two flows that share
+// a link, a burst against a long flow, a parking lot, a flow that suffers from pauses
+// meant for others, an all-reduce, and messages of a web search cluster. See usage.go
+// for its help text.
 package main
 
 import (
@@ -32,21 +33,37 @@ const (
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 type options struct {
-	scenarios, presets []string
-	n                  int
-	rate               float64 // Gb/s
-	ms                 float64 // 0: the scenario's
-	ecn                cnp.CongestionParams
-	pfc                bool
-	seed               uint64
-	json               bool
-	svg                string
+	scenarios, controls []string
+	n, mtu              int
+	rate                float64 // Gb/s; 0: the scenario's
+	ms                  float64 // 0: the scenario's
+	kmin, kmax, pmax    float64 // KB, KB, percent; below 0: by rate
+	pfc                 bool
+	seed                uint64
+	json                bool
+	svg                 string
 }
 
-var (
-	scenarioNames = []string{"incast", "converge", "burst", "victim"}
-	presetNames   = []string{"off", "paper", "nvidia"}
-)
+// marking returns how switches mark: as told, or by the rate of the links. The paper's
+// thresholds are for 40 Gb/s; above, those of HPCC's scripts are taken, which grow with
+// the rate.
+func (o *options) marking(rate float64) cnp.CongestionParams {
+	p := cnp.PaperCongestion()
+	if rate > 40 {
+		p = cnp.CongestionParams{Kmin: uint32(100_000 * rate / 25), Kmax: uint32(400_000 * rate / 25), Pmax: 200_000}
+	}
+	if o.kmin >= 0 {
+		p.Kmin = uint32(o.kmin * 1000)
+	}
+	if o.kmax >= 0 {
+		p.Kmax = uint32(o.kmax * 1000)
+	}
+	if o.pmax >= 0 {
+		p.Pmax = uint32(o.pmax * 10_000)
+	}
+	p.Kmax = max(p.Kmax, p.Kmin)
+	return p
+}
 
 // choose splits a list of names; "all" is all of them.
 func choose(flagName, s string, from []string) ([]string, error) {
@@ -64,16 +81,17 @@ func choose(flagName, s string, from []string) ([]string, error) {
 }
 
 func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok bool) {
-	fs := flag.NewFlagSet("dcqcn", flag.ContinueOnError)
+	fs := flag.NewFlagSet("congestion", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	scenarios := fs.String("scenario", "all", "")
-	presets := fs.String("preset", "all", "")
+	wanted := fs.String("scenario", "all", "")
+	chosen := fs.String("control", "off,dcqcn,hpcc,swift,timely", "")
 	fs.IntVar(&o.n, "n", 8, "")
-	fs.Float64Var(&o.rate, "rate", 40, "")
+	fs.IntVar(&o.mtu, "mtu", 1024, "")
+	fs.Float64Var(&o.rate, "rate", 0, "")
 	fs.Float64Var(&o.ms, "ms", 0, "")
-	kmin := fs.Float64("kmin", 5, "")
-	kmax := fs.Float64("kmax", 200, "")
-	pmax := fs.Float64("pmax", 1, "")
+	fs.Float64Var(&o.kmin, "kmin", -1, "")
+	fs.Float64Var(&o.kmax, "kmax", -1, "")
+	fs.Float64Var(&o.pmax, "pmax", -1, "")
 	fs.BoolVar(&o.pfc, "pfc", true, "")
 	fs.Uint64Var(&o.seed, "seed", 1, "")
 	fs.BoolVar(&o.json, "json", false, "")
@@ -84,10 +102,10 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 		return o, exitGood, false
 	}
 	if err == nil {
-		o.scenarios, err = choose("scenario", *scenarios, scenarioNames)
+		o.scenarios, err = choose("scenario", *wanted, scenarioNames())
 	}
 	if err == nil {
-		o.presets, err = choose("preset", *presets, presetNames)
+		o.controls, err = choose("control", *chosen, controlNames())
 	}
 	switch {
 	case err != nil:
@@ -95,20 +113,21 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 		err = fmt.Errorf("%q is no option", fs.Arg(0))
 	case o.n < 1 || o.n > 256:
 		err = fmt.Errorf("-n %d: give 1 to 256 senders", o.n)
-	case !(o.rate >= 1 && o.rate <= 800):
+	case !slices.Contains([]int{256, 512, 1024, 2048, 4096}, o.mtu):
+		err = fmt.Errorf("-mtu %d: give 256, 512, 1024, 2048 or 4096", o.mtu)
+	case o.rate != 0 && !(o.rate >= 1 && o.rate <= 800):
 		err = fmt.Errorf("-rate %v: give 1 to 800 Gb/s", o.rate)
 	case !(o.ms >= 0 && o.ms <= 10_000):
 		err = fmt.Errorf("-ms %v: give up to 10000 virtual milliseconds", o.ms)
-	case !(*kmin >= 0 && *kmin <= *kmax && *kmax <= 1e6):
-		err = fmt.Errorf("-kmin %v -kmax %v: give kilobytes, kmin not above kmax", *kmin, *kmax)
-	case !(*pmax >= 0 && *pmax <= 100):
-		err = fmt.Errorf("-pmax %v: give percent, 0 to 100", *pmax)
+	case !(o.kmin <= 1e6 && o.kmax <= 1e6) || o.kmin >= 0 && o.kmax >= 0 && o.kmin > o.kmax:
+		err = fmt.Errorf("-kmin %v -kmax %v: give kilobytes, kmin not above kmax", o.kmin, o.kmax)
+	case !(o.pmax <= 100):
+		err = fmt.Errorf("-pmax %v: give percent, 0 to 100", o.pmax)
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "dcqcn: %v; dcqcn -h lists the options\n", err)
+		fmt.Fprintf(stderr, "congestion: %v; congestion -h lists the options\n", err)
 		return o, exitUsage, false
 	}
-	o.ecn = cnp.CongestionParams{Kmin: uint32(*kmin * 1000), Kmax: uint32(*kmax * 1000), Pmax: uint32(*pmax * 10_000)}
 	return o, exitGood, true
 }
 
@@ -118,7 +137,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	fail := func(err error) int {
-		fmt.Fprintf(stderr, "dcqcn: %v\n", err)
+		fmt.Fprintf(stderr, "congestion: %v\n", err)
 		return exitUsage
 	}
 	files := make(map[string]*os.File)
@@ -138,8 +157,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	var runs []*experiment
 	for _, s := range o.scenarios {
-		for _, p := range o.presets {
-			runs = append(runs, &experiment{o: &o, Scenario: s, Preset: p})
+		for _, c := range o.controls {
+			runs = append(runs, &experiment{o: &o, Scenario: s, Control: c})
 		}
 	}
 	if err := runAll(runs, progress); err != nil {
@@ -149,7 +168,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	for _, r := range runs {
 		if r.Status != "success" {
 			code = exitWrong
-			fmt.Fprintf(stderr, "dcqcn: %s with %s: a flow ended with: %s\n", r.Scenario, r.Preset, r.Status)
+			fmt.Fprintf(stderr, "congestion: %s with %s: a flow ended with: %s\n", r.Scenario, r.Control, r.Status)
 		}
 		if o.json {
 			b, err := json.Marshal(r)

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func dcqcn(args ...string) (code int, out, err string) {
+func command(args ...string) (code int, out, err string) {
 	var o, e bytes.Buffer
 	code = run(args, &o, &e)
 	return code, o.String(), e.String()
@@ -21,16 +21,23 @@ func dcqcn(args ...string) (code int, out, err string) {
 
 func TestTablesAndPictures(t *testing.T) {
 	dir := t.TempDir()
-	args := []string{"-ms", "12", "-n", "3", "-o", filepath.Join(dir, "p.svg")}
-	code, out, errs := dcqcn(args...)
+	args := []string{"-control", "all", "-ms", "1", "-n", "4", "-o", filepath.Join(dir, "p.svg")}
+	names := controlNames()
+	if testing.Short() {
+		names = []string{"off", "hpcc"}
+		args[1], args[3] = "off,hpcc", "0.2"
+	}
+	code, out, errs := command(args...)
 	require.Equal(t, 0, code, errs)
-	for _, s := range []string{"Incast", "Two flows", "bursts", "victim", "paper", "nvidia", "off"} {
+	for _, s := range append([]string{"Incast", "Two flows", "bursts", "Parking", "victim", "all-reduce", "Web search"}, names...) {
 		require.Contains(t, out, s)
 	}
-	for _, s := range scenarioNames {
+	for _, s := range scenarioNames() {
 		b, err := os.ReadFile(filepath.Join(dir, "p-"+s+".svg"))
 		require.NoError(t, err)
-		require.Contains(t, string(b), "goodput, Gb/s")
+		for _, name := range names {
+			require.Contains(t, string(b), controlOf(name).title)
+		}
 		require.NotContains(t, string(b), "NaN")
 		d := xml.NewDecoder(bytes.NewReader(b))
 		for {
@@ -41,12 +48,12 @@ func TestTablesAndPictures(t *testing.T) {
 			}
 		}
 	}
-	_, again, _ := dcqcn(args...)
+	_, again, _ := command(args...)
 	require.Equal(t, out, again)
 }
 
 func results(t *testing.T, args ...string) []experiment {
-	code, out, errs := dcqcn(append(args, "-json")...)
+	code, out, errs := command(append(args, "-json")...)
 	require.Equal(t, 0, code, errs)
 	var es []experiment
 	for _, l := range strings.Split(strings.TrimSpace(out), "\n") {
@@ -63,14 +70,14 @@ func TestVictim(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long")
 	}
-	es := results(t, "-scenario", "victim", "-preset", "off,paper", "-ms", "40")
+	es := results(t, "-scenario", "victim", "-control", "off,dcqcn", "-ms", "40")
 	require.Len(t, es, 2)
 	require.Less(t, es[0].Flows[0].Goodput, 10.0)
 	require.Greater(t, es[1].Flows[0].Goodput, 35.0)
 	require.Zero(t, es[0].Drops+es[1].Drops)
 	require.Greater(t, es[0].PausedFor, 20*es[1].PausedFor)
 
-	lossy := results(t, "-scenario", "incast", "-preset", "off", "-pfc=false", "-ms", "20")
+	lossy := results(t, "-scenario", "incast", "-control", "off", "-pfc=false", "-ms", "20")
 	require.NotZero(t, lossy[0].Drops)
 	require.NotZero(t, lossy[0].Again)
 	require.Zero(t, lossy[0].Pauses)
@@ -78,17 +85,17 @@ func TestVictim(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
-		{"-scenario", "x"}, {"-preset", "x"}, {"-n", "0"}, {"-rate", "0"}, {"-ms", "-1"}, {"-kmin", "9", "-kmax", "8"},
+		{"-scenario", "x"}, {"-control", "x"}, {"-n", "0"}, {"-mtu", "1000"}, {"-rate", "0.5"}, {"-ms", "-1"}, {"-kmin", "9", "-kmax", "8"},
 		{"-pmax", "101"}, {"x"}, {"-nonsense"}, {"-o", "/nonexistent/x.svg"},
 	} {
-		code, _, errs := dcqcn(args...)
+		code, _, errs := command(args...)
 		require.Equal(t, 2, code, args)
 		require.NotEmpty(t, errs)
 	}
-	code, out, _ := dcqcn("-h")
+	code, out, _ := command("-h")
 	require.Equal(t, 0, code)
 	require.Contains(t, out, "usage:")
-	code, _, errs := dcqcn("-scenario", "incast", "-n", "256", "-rate", "800")
+	code, _, errs := command("-scenario", "incast", "-n", "256", "-rate", "800")
 	require.Equal(t, 2, code, "the buffer is too small for PFC on so many ports")
 	require.Contains(t, errs, "bytes of buffer")
 }

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"time"
+
+	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/qp/congestion"
+	"github.com/roce-go/roce/qp/congestion/hpcc"
+	"github.com/roce-go/roce/qp/congestion/swift"
+	"github.com/roce-go/roce/qp/congestion/timely"
+)
+
+// path is what a controller may have to know of the network.
+type path struct {
+	rate  uint64 // of hosts' links, bits per second
+	links int    // of the longest way
+	mtu   int
+}
+
+// overhead is what goes with the payload of a packet on the wire: headers, FCS,
+// preamble and gap.
+const overhead = 82
+
+// baseRTT is a round trip without queues: each link takes a microsecond both ways and
+// is crossed by a packet, and by an acknowledgement in next to no time.
+func (p *path) baseRTT() time.Duration {
+	packet := float64(p.mtu+overhead) * 8e9 / float64(p.rate)
+	return time.Duration(p.links) * (2*linkDelay + time.Duration(packet) + 100)
+}
+
+const linkDelay = time.Microsecond
+
+// control is a way to control congestion.
+type control struct {
+	name, title string
+	make        func(p *path) congestion.Controller
+}
+
+var controls = []control{
+	{"off", "PFC alone", func(*path) congestion.Controller { return nil }},
+	{"dcqcn", "DCQCN, the paper's", func(*path) congestion.Controller { return cnp.Controller(cnp.Paper()) }},
+	{"nvidia", "DCQCN, ConnectX", func(*path) congestion.Controller { return cnp.Controller(cnp.NVIDIA()) }},
+	{"ns3", "DCQCN, HPCC's ns-3 code", func(p *path) congestion.Controller { return cnp.Controller(cnp.NS3(p.rate)) }},
+	{"hpcc", "HPCC", func(p *path) congestion.Controller {
+		c := hpcc.Defaults()
+		c.BaseRTT = p.baseRTT()
+		c.MinRate = min(c.MinRate, p.rate)
+		return hpcc.Controller(c)
+	}},
+	{"swift", "Swift", func(p *path) congestion.Controller {
+		c := swift.Defaults()
+		c.Hops = p.links - 1
+		return swift.Controller(c)
+	}},
+	{"timely", "TIMELY", func(p *path) congestion.Controller {
+		c := timely.Defaults()
+		c.MinRate = min(c.MinRate, p.rate)
+		return timely.Controller(c)
+	}},
+}
+
+func controlNames() (names []string) {
+	for _, c := range controls {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+func controlOf(name string) *control {
+	for i := range controls {
+		if controls[i].name == name {
+			return &controls[i]
+		}
+	}
+	panic("no control " + name) // names are checked
+}

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/simnet"
+	"github.com/roce-go/roce/qp/simnet/lab"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// dscp is that of the data, whose priority is 3, and urgent that of CNPs and
+// acknowledgements, whose priority is 6.
+const (
+	dscp     = 26
+	lossless = 1 << 3
+	urgent   = 48
+)
+
+// experiment is a scenario with a control, and what came of it.
+type experiment struct {
+	o        *options
+	Scenario string  `json:"scenario"`
+	Control  string  `json:"control"`
+	Virtual  float64 `json:"virtual_ms"`
+	Rate     float64 `json:"link_gbps"`
+	Status   string  `json:"status"`
+
+	Flows   []flowResult `json:"flows,omitempty"`
+	Goodput float64      `json:"goodput_gbps"`
+	Jain    float64      `json:"jain"`
+	Mean    int          `json:"queue_mean"`
+	P99     int          `json:"queue_p99"`
+	Max     int          `json:"queue_max"`
+
+	Marks     uint64  `json:"ecn_marked"`
+	CNPs      uint64  `json:"np_cnp_sent"`
+	Pauses    uint64  `json:"pauses"`
+	PausedFor float64 `json:"paused_ms"`
+	Drops     uint64  `json:"dropped"`
+	Again     uint64  `json:"retransmitted"`
+
+	Messages int     `json:"messages"`
+	FCT50    float64 `json:"message_p50_us"`
+	FCT99    float64 `json:"message_p99_us"`
+	FCTMax   float64 `json:"message_max_us"`
+
+	Rounds []float64 `json:"round_us,omitempty"`   // allreduce
+	Bins   []bin     `json:"slowdown,omitempty"`   // websearch
+	Left   int       `json:"unfinished,omitempty"` // websearch
+
+	ecn    cnp.CongestionParams
+	report *lab.Report
+	from   time.Duration // of the second half
+	to     time.Duration
+}
+
+type flowResult struct {
+	Name    string  `json:"name"`
+	Goodput float64 `json:"goodput_gbps"`
+}
+
+// scenario is what hosts do.
+type scenario struct {
+	name  string
+	title string  // with the number of senders for %d
+	ms    float64 // virtual milliseconds
+	rate  float64 // Gb/s of hosts' links
+	links int     // of the longest way
+	first string  // the words for a flow that is set apart from the others
+	build func(b *builder) error
+}
+
+var scenarios = []scenario{
+	{"incast", "Incast: %d hosts send to one", 60, 40, 2, "", incast},
+	{"converge", "Two flows share a link, the second comes later", 200, 40, 3, "", converge},
+	{"burst", "A long flow, and bursts of 64 KiB from %d hosts every 5 ms", 60, 40, 2, "long flow", burst},
+	{"parking", "Parking lot: a long flow over 3 links, each shared with a flow of its own", 60, 40, 5, "long flow", parking},
+	{"victim", "%d hosts congest one; a victim shares a link with them on its way to another", 60, 40, 3, "victim", victim},
+	{"allreduce", "Ring all-reduce of 8 MiB among %d hosts, every neighbour in another rack", 10, 100, 4, "", allreduce},
+	{"websearch", "Web search messages at half load, 32 hosts in 4 racks", 8, 100, 4, "", websearch},
+}
+
+func scenarioNames() (names []string) {
+	for _, s := range scenarios {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+func scenarioOf(name string) *scenario {
+	for i := range scenarios {
+		if scenarios[i].name == name {
+			return &scenarios[i]
+		}
+	}
+	panic("no scenario " + name) // names are checked
+}
+
+// builder is an experiment in the making.
+type builder struct {
+	*experiment
+	n     int
+	total time.Duration
+	top   lab.Topology
+	s     *lab.Scenario
+	f     *lab.Fabric
+
+	timed []*simnet.Flow // whose message times are of interest
+	fair  []int          // flows that should be equal; nil: all
+	after func()         // what to do at the end
+}
+
+// run does the experiment, and calls step after each part of it.
+func (e *experiment) run(step func()) error {
+	o, sc := e.o, scenarioOf(e.Scenario)
+	e.Virtual, e.Rate = o.ms, o.rate
+	if e.Virtual == 0 {
+		e.Virtual = sc.ms
+	}
+	if e.Rate == 0 {
+		e.Rate = sc.rate
+	}
+	e.ecn = o.marking(e.Rate)
+	p := path{rate: uint64(e.Rate * 1e9), links: sc.links, mtu: o.mtu}
+	b := &builder{experiment: e, n: o.n, total: milliseconds(e.Virtual)}
+	b.top = lab.Topology{
+		Network: simnet.Config{Seed: o.seed, Carry: simnet.Shared},
+		Switch:  simnet.SwitchConfig{ECN: &e.ecn},
+		Host: simnet.HostConfig{Control: controlOf(e.Control).make(&p), Port: func(c *softnic.Config) {
+			c.Ack, c.MaxInFlight = &softnic.Marking{DSCP: urgent}, 512
+		}},
+		Rate:  p.rate,
+		Delay: linkDelay,
+	}
+	if o.pfc {
+		b.top.Switch.Lossless = lossless
+	}
+	if err := sc.build(b); err != nil {
+		return err
+	}
+	for range parts {
+		var err error
+		if e.report, err = b.s.Run(b.total / parts); err != nil {
+			return err
+		}
+		step()
+	}
+	b.collect()
+	if b.after != nil {
+		b.after()
+	}
+	return nil
+}
+
+// on takes the network that a topology makes.
+func (b *builder) on(f *lab.Fabric, err error) error {
+	if err != nil {
+		return err
+	}
+	b.f, b.s = f, lab.NewScenario(f.Network, 10*time.Microsecond)
+	return nil
+}
+
+// flow adds messages of size bytes from one host to another, without end.
+func (b *builder) flow(name string, from, to *simnet.Host, size int, start, every time.Duration) *simnet.Flow {
+	return b.s.Flow(simnet.FlowConfig{
+		Name: name, From: from, To: to, Op: qp.OpWrite, Size: size, Count: 1 << 30, Depth: 4, Start: start, Interval: every,
+		Conn: b.conn(),
+	})
+}
+
+func (b *builder) conn() simnet.ConnConfig {
+	// A timeout of 17 ms: a pause may last for some.
+	return simnet.ConnConfig{MTU: b.o.mtu, DSCP: dscp, SendDepth: 64, Timeout: 12, RetryForever: true}
+}
+
+func incast(b *builder) error {
+	if err := b.on(b.top.Star(b.n + 1)); err != nil {
+		return err
+	}
+	b.s.Watch(b.f.Bottleneck)
+	h := b.f.Hosts()
+	for i := range b.n {
+		b.timed = append(b.timed, b.flow(fmt.Sprintf("flow %d", i+1), h[i+1], h[0], 1<<20, 0, 0))
+	}
+	return nil
+}
+
+func converge(b *builder) error {
+	if err := b.on(b.top.Dumbbell(2)); err != nil {
+		return err
+	}
+	b.s.Watch(b.f.Bottleneck)
+	h := b.f.Hosts()
+	for i := range 2 {
+		b.timed = append(b.timed, b.flow(fmt.Sprintf("flow %d", i+1), h[i], h[2+i], 1<<20, time.Duration(i)*b.total/8, 0))
+	}
+	return nil
+}
+
+func burst(b *builder) error {
+	if err := b.on(b.top.Star(b.n + 2)); err != nil {
+		return err
+	}
+	b.s.Watch(b.f.Bottleneck)
+	h := b.f.Hosts()
+	b.flow("long flow", h[1], h[0], 1<<20, 0, 0)
+	for i := range b.n {
+		b.timed = append(b.timed, b.flow(fmt.Sprintf("burst %d", i+1), h[i+2], h[0], 64<<10, 5*time.Millisecond, 5*time.Millisecond))
+		b.fair = append(b.fair, i+1)
+	}
+	return nil
+}
+
+// parking is four switches in a row. The long flow goes from the first to the last,
+// and over each link goes a flow from one switch to the next.
+func parking(b *builder) error {
+	n := simnet.New(b.top.Network)
+	var sw []*simnet.Switch
+	for i := range 4 {
+		c := b.top.Switch
+		c.Name = fmt.Sprintf("s%d", i)
+		s, err := n.AddSwitch(c)
+		if err != nil {
+			return err
+		}
+		sw = append(sw, s)
+	}
+	link := simnet.LinkConfig{Rate: b.top.Rate, Delay: b.top.Delay}
+	host := func(name string, s *simnet.Switch) (*simnet.Host, error) {
+		c := b.top.Host
+		c.Name, c.LineRate = name, b.top.Rate
+		h, err := n.AddHost(c)
+		if err == nil {
+			_, err = n.Connect(h, s, link)
+		}
+		return h, err
+	}
+	var ends [4][2]*simnet.Host
+	names := []string{"long", "short1.", "short2.", "short3."}
+	for i, at := range [4][2]int{{0, 3}, {0, 1}, {1, 2}, {2, 3}} {
+		for k := range 2 {
+			h, err := host(fmt.Sprintf("%s%d", names[i], k), sw[at[k]])
+			if err != nil {
+				return err
+			}
+			ends[i][k] = h
+		}
+	}
+	var middle *simnet.Direction
+	for i := range 3 {
+		l, err := n.Connect(sw[i], sw[i+1], link)
+		if err != nil {
+			return err
+		}
+		if i == 1 {
+			middle = l.AB()
+		}
+	}
+	if err := b.on(&lab.Fabric{Network: n, Bottleneck: middle}, nil); err != nil {
+		return err
+	}
+	b.s.Watch(middle)
+	for i, e := range ends {
+		name := "long flow"
+		if i > 0 {
+			name = fmt.Sprintf("over link %d", i)
+			b.fair = append(b.fair, i)
+		}
+		b.timed = append(b.timed, b.flow(name, e[0], e[1], 1<<20, 0, 0))
+	}
+	b.fair = append(b.fair, 0)
+	return nil
+}
+
+func victim(b *builder) error {
+	b.top.Core = b.top.Rate * uint64(b.n+1) // room for all
+	if err := b.on(b.top.Dumbbell(b.n + 1)); err != nil {
+		return err
+	}
+	h := b.f.Hosts()
+	// The congested output is the one to the receiver of the incast.
+	b.s.Watch(h[b.n+1].Link().BA())
+	b.timed = append(b.timed, b.flow("victim", h[b.n], h[b.n+2], 1<<20, b.total/4, 0))
+	for i := range b.n {
+		b.flow(fmt.Sprintf("incast %d", i+1), h[i], h[b.n+1], 1<<20, 0, 0)
+		b.fair = append(b.fair, i+1)
+	}
+	return nil
+}
+
+// collect draws the figures from the report.
+func (b *builder) collect() {
+	e, r := b.experiment, b.report
+	e.to = r.At(len(r.Queues[0].Bytes) - 1)
+	e.from = e.to / 2
+	e.Status = qp.Success.String()
+	for i := range r.Flows {
+		f := r.Flows[i].Flow
+		if f.Status() != qp.Success {
+			e.Status = f.Status().String()
+		}
+		if b.Scenario == "websearch" {
+			continue // each is over soon
+		}
+		g := r.Goodput(i, e.from, e.to) / 1e9
+		e.Flows = append(e.Flows, flowResult{f.Name(), g})
+		e.Goodput += g
+	}
+	window := time.Millisecond
+	if e.Scenario == "burst" {
+		window = 5 * time.Millisecond // bursts are that far apart
+	}
+	if len(e.Flows) != 0 {
+		e.Jain = r.Fairness(e.from, e.to, window, b.fair...)
+	}
+	e.Mean, e.P99, e.Max = r.Queue(0, e.from, e.to)
+	e.Marks, e.CNPs, e.Pauses, e.Drops, e.Again = r.Marked, r.CNPs, r.Pauses, r.Dropped, r.Retransmitted
+	e.PausedFor = float64(r.PausedFor) / 1e6
+	var times []time.Duration
+	for _, f := range b.timed {
+		times = append(times, f.Times()...)
+	}
+	e.times(times)
+}
+
+func (e *experiment) times(times []time.Duration) {
+	slices.Sort(times)
+	us := func(p float64) float64 { return float64(lab.Percentile(times, p)) / 1e3 }
+	e.Messages, e.FCT50, e.FCT99, e.FCTMax = len(times), us(0.5), us(0.99), us(1)
+}
