@@ -75,9 +75,8 @@ func (p *Packet) Decode(b []byte) error {
 	l := layouts[w0>>24]
 	hl := l.size()
 	end := len(b) - ICRCSize
-	if w0>>16&0x3f != 0 || l.payload() != anyPayload || end < hl {
-		// Pad, a fixed length, or a fault.
-		return p.DecodePrefix(b, len(b))
+	if w0>>16&0x3f != 0 || end < hl || l.payload() != anyPayload && end-hl != l.payload() {
+		return p.DecodePrefix(b, len(b)) // pad, or a fault
 	}
 
 	*p = Packet{}
@@ -95,6 +94,8 @@ func (p *Packet) Decode(b []byte) error {
 	p.Payload = b[hl:end:end]
 	switch l.ext() {
 	case 0:
+	case HasAETH:
+		_ = p.AETH.Decode(v[Size:])
 	case HasRETH:
 		h := (*[Size + reth.Size]byte)(b)
 		_ = p.RETH.Decode(h[Size:])

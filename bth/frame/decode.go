@@ -60,7 +60,10 @@ type span struct {
 // Decode reads the frame b of the standard port: what is around the packet and
 // the packet itself. On an error, one of this package's or bth's, f is
 // unchanged.
-func (f *Frame) Decode(link Link, b []byte) error { return Finder{}.Decode(link, b, len(b), f) }
+func (f *Frame) Decode(link Link, b []byte) error { return standard.decodePlain(link, b, len(b), f) }
+
+// standard is the zero Finder.
+var standard Finder
 
 // Decode reads a frame of which a capture kept b, and that had wireLen bytes on
 // the wire. Where headers were kept but not all of the packet, the frame is
@@ -68,10 +71,23 @@ func (f *Frame) Decode(link Link, b []byte) error { return Finder{}.Decode(link,
 // one of this package's or bth's, f is unchanged. A packet with several faults
 // reports the outermost.
 func (d Finder) Decode(link Link, b []byte, wireLen int, f *Frame) error {
+	return d.decodePlain(link, b, wireLen, f)
+}
+
+// decodePlain is decode with short cuts for frames as most are.
+func (d *Finder) decodePlain(link Link, b []byte, wireLen int, f *Frame) error {
 	if link != Ethernet || len(b) < plainSize {
 		return d.decode(link, b, wireLen, f)
 	}
 	h := (*[plainSize]byte)(b)
+	if h[12] == EtherTypeIPv6>>8 && len(b) >= plainSize6 && d.TrimmedDSCP == 0 {
+		h := (*[plainSize6]byte)(b)
+		n := int(binary.BigEndian.Uint16(h[18:]))
+		end := ethernetSize + ipv6Size + n
+		if d.plain6(h, uint32(n)) && n >= udpSize+bth.MinSize && end <= len(b) {
+			return f.decode6(h, b, end)
+		}
+	}
 	total := int(binary.BigEndian.Uint16(h[16:]))
 	end := ethernetSize + total
 	if !d.plain(h, uint32(total)) || total < ipv4Size+udpSize+bth.MinSize || end > len(b) ||
@@ -124,15 +140,7 @@ func (d Finder) Decode(link Link, b []byte, wireLen int, f *Frame) error {
 	return nil
 }
 
-func (d Finder) decode(link Link, b []byte, wireLen int, f *Frame) error {
-	if link == Ethernet && len(b) >= plainSize6 {
-		h := (*[plainSize6]byte)(b)
-		n := int(binary.BigEndian.Uint16(h[18:]))
-		if end := ethernetSize + ipv6Size + n; d.plain6(h, uint32(n)) && n >= udpSize+bth.MinSize && end <= len(b) &&
-			d.TrimmedDSCP == 0 {
-			return f.decode6(h, b, end)
-		}
-	}
+func (d *Finder) decode(link Link, b []byte, wireLen int, f *Frame) error {
 	s, err := d.locate(link, b, wireLen)
 	if err != nil {
 		return err
@@ -157,7 +165,7 @@ const plainSize = ethernetSize + ipv4Size + udpSize
 // plain reports whether h are such headers with a UDP length that agrees.
 // What it refuses is looked at again by locate: a short cut, not a second
 // opinion.
-func (d Finder) plain(h *[plainSize]byte, total uint32) bool {
+func (d *Finder) plain(h *[plainSize]byte, total uint32) bool {
 	return binary.BigEndian.Uint32(h[12:])>>8 == EtherTypeIPv4<<8|0x45 &&
 		binary.BigEndian.Uint32(h[20:])&0x3fff00ff == protocolUDP &&
 		binary.BigEndian.Uint32(h[36:]) == uint32(d.port())<<16+total-ipv4Size
@@ -167,7 +175,7 @@ func (d Finder) plain(h *[plainSize]byte, total uint32) bool {
 const plainSize6 = ethernetSize + ipv6Size + udpSize
 
 // plain6 is plain for such headers, of which n is the payload length of IPv6.
-func (d Finder) plain6(h *[plainSize6]byte, n uint32) bool {
+func (d *Finder) plain6(h *[plainSize6]byte, n uint32) bool {
 	return binary.BigEndian.Uint32(h[12:])>>12 == EtherTypeIPv6<<4|6 &&
 		h[20] == protocolUDP &&
 		binary.BigEndian.Uint32(h[56:]) == uint32(d.port())<<16+n
