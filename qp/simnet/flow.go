@@ -27,7 +27,10 @@ type FlowConfig struct {
 	Interval time.Duration
 	// Start is when it begins, from now.
 	Start time.Duration
-	Conn  ConnConfig
+	// Manual leaves it to Post to post messages, of any sizes up to Size. Count,
+	// Depth, Interval and Start are not used.
+	Manual bool
+	Conn   ConnConfig
 }
 
 // Flow is a sequence of messages under way.
@@ -48,6 +51,9 @@ type Flow struct {
 	times   []time.Duration // of messages done
 	status  qp.Status
 	onDone  func(*Flow)
+
+	onSent     func(tag uint32)
+	onReceived func(tag uint32)
 }
 
 // AddFlow makes a queue pair on both hosts and the messages' memory, which flows
@@ -79,21 +85,25 @@ func (n *Network) AddFlow(cfg FlowConfig) (*Flow, error) {
 		return nil, err
 	}
 	f.local = cfg.From.scratchFor(cfg.Size)
-	switch cfg.Op {
-	case qp.OpSend:
+	switch {
+	case cfg.Op == qp.OpSend || cfg.Manual && cfg.Op == qp.OpWrite:
 		f.inbox = cfg.To.scratchFor(cfg.Size)
 		for range c.RecvDepth {
 			if err := f.qb.PostRecv(&qp.RecvWR{Local: f.inbox}); err != nil {
 				return nil, err
 			}
 		}
-		cfg.To.Handle(f.qb, func(wc *qp.Completion) { _ = f.qb.PostRecv(&qp.RecvWR{Local: f.inbox}) })
+		cfg.To.Handle(f.qb, f.receive)
 	default:
 		if f.va, f.key, err = cfg.To.scratchRegion(cfg.Size); err != nil {
 			return nil, err
 		}
 	}
 	cfg.From.Handle(f.qa, f.complete)
+	if cfg.Manual {
+		f.started = n.Elapsed()
+		return f, nil
+	}
 	cfg.From.After(cfg.Start, f.start)
 	return f, nil
 }
@@ -161,6 +171,48 @@ func (f *Flow) post() {
 	f.posted++
 }
 
+// Post posts a message of a Manual flow; tag goes with it to the functions below, to
+// the receiver as immediate data. The error is that of the send queue, which is full, or
+// of a size above FlowConfig.Size. It belongs to the functions of From.
+func (f *Flow) Post(size int, tag uint32) error {
+	if !f.cfg.Manual || size < 0 || size > f.cfg.Size {
+		return fmt.Errorf("%w: message of %d bytes on flow %s, want 0 to %d of a Manual one", ErrConfig, size, f.cfg.Name, f.cfg.Size)
+	}
+	wr := qp.SendWR{ID: uint64(tag), Op: f.cfg.Op, Flags: qp.Signaled, Local: f.local[:size], RemoteAddr: f.va, RKey: f.key}
+	switch f.cfg.Op {
+	case qp.OpSend:
+		wr.Op, wr.Imm = qp.OpSendImm, tag
+	case qp.OpWrite:
+		wr.Op, wr.Imm = qp.OpWriteImm, tag
+	}
+	return f.qa.PostSend(f.cfg.From.Now(), &wr)
+}
+
+// OnSent has fn called by From when a message of a Manual flow is complete there.
+func (f *Flow) OnSent(fn func(tag uint32)) { f.onSent = fn }
+
+// OnReceived has fn called by To when a message of a Manual flow has been received.
+func (f *Flow) OnReceived(fn func(tag uint32)) { f.onReceived = fn }
+
+// Close takes the flow's queue pairs away. It belongs between runs, or in a function of
+// Network.At.
+func (f *Flow) Close() {
+	f.cfg.From.Handle(f.qa, nil)
+	f.cfg.To.Handle(f.qb, nil)
+	f.qa.Destroy()
+	f.qb.Destroy()
+}
+
+func (f *Flow) receive(wc *qp.Completion) {
+	if wc.Status != qp.Success {
+		return
+	}
+	_ = f.qb.PostRecv(&qp.RecvWR{Local: f.inbox})
+	if f.onReceived != nil {
+		f.onReceived(wc.Imm)
+	}
+}
+
 func (f *Flow) complete(wc *qp.Completion) {
 	if wc.Status != qp.Success {
 		if f.status == qp.Success {
@@ -173,8 +225,11 @@ func (f *Flow) complete(wc *qp.Completion) {
 	if f.cfg.Count != 0 {
 		f.times = append(f.times, f.ended-f.posts[wc.ID%uint64(len(f.posts))])
 	}
-	if f.cfg.Interval == 0 {
+	if f.cfg.Interval == 0 && !f.cfg.Manual {
 		f.post()
+	}
+	if f.onSent != nil {
+		f.onSent(uint32(wc.ID))
 	}
 	if f.onDone != nil && f.Done() {
 		f.onDone(f)

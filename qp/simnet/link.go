@@ -170,6 +170,9 @@ func (d *Direction) Counters() *LinkCounters {
 // Rate returns the rate in bits per second, 0 without limit.
 func (d *Direction) Rate() uint64 { return d.rate }
 
+// Delay returns the propagation delay.
+func (d *Direction) Delay() time.Duration { return time.Duration(d.delay) }
+
 // Queue returns how many bytes wait at a switch for this direction.
 func (d *Direction) Queue() int {
 	if d.q == nil {

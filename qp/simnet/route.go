@@ -24,6 +24,27 @@ func (s *Switch) SetRoute(h *Host, outputs ...*Direction) error {
 	return nil
 }
 
+// Path returns the directions of the shortest way from one host to another, the first
+// of those that are equal, or nil where there is none.
+func (n *Network) Path(from, to *Host) ([]*Direction, error) {
+	if err := n.prepare(); err != nil || from == to || !from.linked() {
+		return nil, err
+	}
+	path := []*Direction{from.Out()}
+	for s := from.Out().to.sw; s != nil; {
+		ways := s.routes[to.id]
+		if len(ways) == 0 || len(path) > len(n.switches)+1 {
+			return nil, nil
+		}
+		path = append(path, ways[0])
+		s = ways[0].to.sw
+	}
+	if path[len(path)-1].to.host != to {
+		return nil, nil
+	}
+	return path, nil
+}
+
 // route finds the shortest ways to all hosts, all of equal length (ECMP), and a
 // tree for what goes to all.
 func (n *Network) route() error {

@@ -54,10 +54,11 @@ func (s *Scenario) Watch(d *simnet.Direction) { s.queues = append(s.queues, d) }
 
 // Report is what a scenario saw. Samples of index i are of the time up to At(i).
 type Report struct {
-	Every  time.Duration
-	Start  time.Duration // of the first sample, since the network's start
-	Flows  []FlowReport
-	Queues []QueueReport
+	Every   time.Duration
+	Start   time.Duration // of the first sample, since the network's start
+	Samples int
+	Flows   []FlowReport
+	Queues  []QueueReport
 
 	// Sums over the whole network and run.
 	Packets, Dropped, Marked uint64
@@ -77,7 +78,20 @@ type FlowReport struct {
 // QueueReport is what was seen of a queue.
 type QueueReport struct {
 	Direction *simnet.Direction
-	Bytes     []int // waiting, by sample
+	Bytes     []int           // waiting, by sample
+	Sent      []uint64        // bytes, by sample
+	Paused    []time.Duration // by sample: how long a priority stood still, all added up
+
+	sent   uint64
+	paused time.Duration
+}
+
+// pausedFor returns how long priorities of a direction stood still, added up.
+func pausedFor(c *simnet.LinkCounters) (sum time.Duration) {
+	for _, d := range c.PausedFor {
+		sum += d
+	}
+	return sum
 }
 
 // At returns the time of sample i.
@@ -98,7 +112,9 @@ func (s *Scenario) Run(d time.Duration) (*Report, error) {
 		s.last = append(s.last, 0)
 	}
 	for _, q := range s.queues[len(r.Queues):] {
-		r.Queues = append(r.Queues, QueueReport{Direction: q, Bytes: make([]int, s.taken)})
+		r.Queues = append(r.Queues, QueueReport{Direction: q, Bytes: make([]int, s.taken),
+			Sent: make([]uint64, s.taken), Paused: make([]time.Duration, s.taken),
+			sent: q.Counters().Bytes, paused: pausedFor(q.Counters())})
 	}
 	for end := s.n.Elapsed() + d; s.n.Elapsed() < end; {
 		next := r.At(s.taken)
@@ -110,13 +126,18 @@ func (s *Scenario) Run(d time.Duration) (*Report, error) {
 			break // the sample is for the next call
 		}
 		s.taken++
+		r.Samples++
 		for i, f := range s.flows {
 			got := f.Received()
 			r.Flows[i].Bytes = append(r.Flows[i].Bytes, got-min(got, s.last[i]))
 			s.last[i] = got
 		}
 		for i, q := range s.queues {
-			r.Queues[i].Bytes = append(r.Queues[i].Bytes, q.Queue())
+			x, c := &r.Queues[i], q.Counters()
+			x.Bytes = append(x.Bytes, q.Queue())
+			x.Sent = append(x.Sent, c.Bytes-x.sent)
+			x.Paused = append(x.Paused, pausedFor(c)-x.paused)
+			x.sent, x.paused = c.Bytes, pausedFor(c)
 		}
 	}
 	s.sums()
@@ -125,7 +146,7 @@ func (s *Scenario) Run(d time.Duration) (*Report, error) {
 
 func (s *Scenario) sums() {
 	r := s.report
-	*r = Report{Every: r.Every, Start: r.Start, Flows: r.Flows, Queues: r.Queues}
+	*r = Report{Every: r.Every, Start: r.Start, Samples: r.Samples, Flows: r.Flows, Queues: r.Queues}
 	for d := range s.n.Directions() {
 		c := d.Counters()
 		r.Packets += c.Packets

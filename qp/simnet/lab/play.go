@@ -1,0 +1,241 @@
+package lab
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/simnet"
+)
+
+// Play says how a workload runs. The zero value is good.
+type Play struct {
+	// Conn is what queue pairs are made of. Each transfer that waits for none and that
+	// none waits for has a pair of its own, and is a WRITE; the others share one
+	// between each two hosts, and are SENDs.
+	Conn simnet.ConnConfig
+	// Limit is how long the network runs at most; 0 means 10 s.
+	Limit time.Duration
+	// Progress, where not nil, is called now and then with the number of transfers
+	// that are over, of all.
+	Progress func(over, all int)
+}
+
+// Outcome is what became of a transfer.
+type Outcome struct {
+	Transfer
+	Began time.Duration // since the network's start; negative if it never did
+	// Time is how long it took from its post to its completion, 0 if it is not over.
+	Time time.Duration
+	// Ideal is how long it takes in a network where nothing else moves.
+	Ideal time.Duration
+}
+
+// Over reports whether the transfer is complete.
+func (o *Outcome) Over() bool { return o.Time > 0 }
+
+// Slowdown returns Time as a multiple of Ideal, 0 if the transfer is not over.
+func (o *Outcome) Slowdown() float64 {
+	if o.Ideal <= 0 {
+		return 0
+	}
+	return float64(o.Time) / float64(o.Ideal)
+}
+
+// batch is how often queue pairs are made for what begins next, and taken away.
+const batch = 100 * time.Microsecond
+
+// player is a workload under way.
+type player struct {
+	n       *simnet.Network
+	p       Play
+	out     []Outcome
+	alone   []int // transfers with a queue pair of their own, by start
+	next    int   // of alone
+	live    []*simnet.Flow
+	over    []int // transfers that are over, by the number of the host that they are from
+	waiting []int // how many transfers each waits for
+	wakes   [][]int
+	pairs   map[[2]int]*pair
+}
+
+// pair is a queue pair that transfers share.
+type pair struct {
+	flow    *simnet.Flow
+	backlog []int // transfers that are to be posted
+}
+
+// Run runs transfers on a network, and returns what became of each, in their order.
+// Transfers that the time was too short for, or that failed, are not Over. Errors are
+// those of the network, and simnet.ErrConfig for transfers that cannot be.
+func (p Play) Run(n *simnet.Network, list []Transfer) ([]Outcome, error) {
+	if p.Limit == 0 {
+		p.Limit = 10 * time.Second
+	}
+	x := &player{n: n, p: p, out: make([]Outcome, len(list)), over: make([]int, len(n.Hosts())),
+		waiting: make([]int, len(list)), wakes: make([][]int, len(list)), pairs: make(map[[2]int]*pair)}
+	if err := x.plan(list); err != nil {
+		return nil, err
+	}
+	for end := n.Elapsed() + p.Limit; n.Elapsed() < end; {
+		if err := x.feed(); err != nil {
+			return x.out, err
+		}
+		over := 0
+		for _, k := range x.over {
+			over += k
+		}
+		if p.Progress != nil {
+			p.Progress(over, len(list))
+		}
+		if over == len(list) {
+			return x.out, nil
+		}
+		if err := n.Run(min(batch, end-n.Elapsed())); err != nil {
+			return x.out, err
+		}
+	}
+	return x.out, nil
+}
+
+// plan checks the transfers and makes the queue pairs that they share.
+func (x *player) plan(list []Transfer) error {
+	hosts := x.n.Hosts()
+	most := make(map[[2]int]int)
+	for i, t := range list {
+		if t.From < 0 || t.From >= len(hosts) || t.To < 0 || t.To >= len(hosts) || t.From == t.To || t.Size < 0 || t.Start < 0 {
+			return fmt.Errorf("%w: transfer %d: %+v with %d hosts", simnet.ErrConfig, i, t, len(hosts))
+		}
+		x.out[i] = Outcome{Transfer: t, Began: -1}
+		for _, k := range t.After {
+			if k < 0 || k >= i || list[k].To != t.From && list[k].From != t.From {
+				return fmt.Errorf("%w: transfer %d waits for %d, want one before it that is from or for host %d", simnet.ErrConfig, i, k, t.From)
+			}
+			x.wakes[k] = append(x.wakes[k], i)
+			x.waiting[i]++
+		}
+		ideal, err := Ideal(x.n, hosts[t.From], hosts[t.To], t.Size, x.p.Conn.MTU)
+		if err != nil {
+			return err
+		}
+		x.out[i].Ideal = ideal
+	}
+	for i, t := range list {
+		if len(t.After) == 0 && len(x.wakes[i]) == 0 {
+			x.alone = append(x.alone, i)
+			continue
+		}
+		k := [2]int{t.From, t.To}
+		most[k] = max(most[k], t.Size)
+	}
+	slices.SortStableFunc(x.alone, func(a, b int) int { return cmp.Compare(list[a].Start, list[b].Start) })
+	for i, t := range list {
+		k := [2]int{t.From, t.To}
+		if len(t.After) == 0 && len(x.wakes[i]) == 0 || x.pairs[k] != nil {
+			continue
+		}
+		f, err := x.n.AddFlow(simnet.FlowConfig{From: hosts[t.From], To: hosts[t.To], Op: qp.OpSend, Size: most[k], Manual: true, Conn: x.p.Conn})
+		if err != nil {
+			return err
+		}
+		pr := &pair{flow: f}
+		f.OnSent(func(tag uint32) { x.sent(pr, int(tag)) })
+		f.OnReceived(func(tag uint32) { x.received(int(tag)) })
+		x.pairs[k] = pr
+	}
+	for i := range list {
+		if len(list[i].After) == 0 && len(x.wakes[i]) != 0 {
+			h := hosts[list[i].From]
+			h.After(max(0, list[i].Start-x.n.Elapsed()), func() { x.begin(i) })
+		}
+	}
+	return nil
+}
+
+// begin posts a transfer of a shared pair. It and the two below run at the transfer's
+// sender, but for received.
+func (x *player) begin(i int) {
+	t := &x.out[i]
+	h := x.n.Hosts()[t.From]
+	if d := t.Start - h.Elapsed(); d > 0 {
+		h.After(d, func() { x.begin(i) })
+		return
+	}
+	pr := x.pairs[[2]int{t.From, t.To}]
+	t.Began = h.Elapsed()
+	pr.backlog = append(pr.backlog, i)
+	pr.post(x)
+}
+
+func (pr *pair) post(x *player) {
+	for len(pr.backlog) != 0 {
+		i := pr.backlog[0]
+		if pr.flow.Post(x.out[i].Size, uint32(i)) != nil {
+			return // the send queue is full
+		}
+		pr.backlog = pr.backlog[1:]
+	}
+}
+
+func (x *player) sent(pr *pair, i int) {
+	o := &x.out[i]
+	o.Time = x.n.Hosts()[o.From].Elapsed() - o.Began
+	x.over[o.From]++
+	pr.post(x)
+	for _, k := range x.wakes[i] {
+		if x.out[k].From == o.From {
+			x.ready(k)
+		}
+	}
+}
+
+// received runs at the receiver, and wakes what waits there.
+func (x *player) received(i int) {
+	for _, k := range x.wakes[i] {
+		if x.out[k].From == x.out[i].To {
+			x.ready(k)
+		}
+	}
+}
+
+func (x *player) ready(k int) {
+	if x.waiting[k]--; x.waiting[k] == 0 {
+		x.begin(k)
+	}
+}
+
+// feed makes queue pairs for the transfers of the next batch and takes away those of
+// transfers that are over.
+func (x *player) feed() error {
+	live := x.live[:0]
+	for _, f := range x.live {
+		if f.Done() || f.Status() != qp.Success {
+			f.Close()
+		} else {
+			live = append(live, f)
+		}
+	}
+	x.live = live
+	hosts, now := x.n.Hosts(), x.n.Elapsed()
+	for ; x.next < len(x.alone); x.next++ {
+		i := x.alone[x.next]
+		o := &x.out[i]
+		if o.Start >= now+batch {
+			break
+		}
+		f, err := x.n.AddFlow(simnet.FlowConfig{From: hosts[o.From], To: hosts[o.To], Op: qp.OpWrite, Size: o.Size, Count: 1, Depth: 1,
+			Start: max(0, o.Start-now), Conn: x.p.Conn})
+		if err != nil {
+			return fmt.Errorf("transfer %d: %w", i, err)
+		}
+		o.Began = max(now, o.Start)
+		f.OnDone(func(f *simnet.Flow) {
+			o.Time = f.Duration()
+			x.over[o.From]++
+		})
+		x.live = append(x.live, f)
+	}
+	return nil
+}
