@@ -25,7 +25,7 @@ type point struct {
 // WebSearch, Hadoop and Storage are distributions that papers on RDMA congestion control
 // use, as HPCC's authors published them with their simulator: web search (Alizadeh et
 // al., DCTCP, SIGCOMM 2010; mean 1.7 MB), Hadoop at Facebook (Roy et al., SIGCOMM 2015;
-// mean 120 KB), a distributed storage of Alibaba (2019; mean 39 KB).
+// mean 120 KB), a distributed storage of Alibaba (2019; mean 41 KB).
 var (
 	WebSearch = mustSizes("websearch", 0, 0, 10e3, 15, 20e3, 20, 30e3, 30, 50e3, 40, 80e3, 53, 200e3, 60, 1e6, 70, 2e6, 80,
 		5e6, 90, 10e6, 97, 30e6, 100)
