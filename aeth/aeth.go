@@ -1,5 +1,5 @@
-// Package aeth holds the extended headers that say what is answered: AETH with
-// its syndrome, credit and RNR timer codes, and AtomicAckETH.
+// Package aeth holds the extended headers of responses: AETH with its syndrome,
+// credit and RNR timer codes, and AtomicAckETH.
 //
 // Each codec works on the caller's memory and allocates nothing. Decode reads
 // the first bytes of its input and leaves the receiver unchanged when they are

@@ -88,16 +88,16 @@ func (s Syndrome) Kind() Kind {
 // Value returns bits 4..0.
 func (s Syndrome) Value() uint8 { return uint8(s & 0x1f) }
 
-// Credit returns the credit code; it has a meaning for kind Ack alone.
+// Credit returns the credit code; it has a meaning for kind Ack only.
 func (s Syndrome) Credit() CreditCode { return CreditCode(s & 0x1f) }
 
-// RNRTimer returns the timer code; it has a meaning for kind RNR alone.
+// RNRTimer returns the timer code; it has a meaning for kind RNR only.
 func (s Syndrome) RNRTimer() RNRTimer { return RNRTimer(s & 0x1f) }
 
-// Nak returns the NAK code; it has a meaning for kind Nak alone.
+// Nak returns the NAK code; it has a meaning for kind Nak only.
 func (s Syndrome) Nak() NakCode { return NakCode(s & 0x1f) }
 
-// String tells kind and value, for example "ack credits 16" or "nak PSN
+// String returns kind and value, for example "ack credits 16" or "nak PSN
 // sequence error".
 func (s Syndrome) String() string {
 	switch s.Kind() {
@@ -115,7 +115,7 @@ func (s Syndrome) String() string {
 }
 
 // CreditCode is the five-bit code of end-to-end credits in an acknowledgement:
-// how many receives the responder has posted and not yet used.
+// how many receives the responder has posted and not yet consumed.
 //
 // InfiniBand Architecture Volume 1, clause 9.7.7.2.5.2.
 type CreditCode uint8
@@ -140,7 +140,7 @@ func (c CreditCode) Count() (int, bool) {
 // CreditsFor returns the code of the largest value not above n. Below 0 counts
 // as 0; it never returns NoCredits.
 func CreditsFor(n int) CreditCode {
-	// Halving finds it in five steps, on a path that each acknowledgement takes.
+	// A binary search takes five steps: every acknowledgement that is sent needs one.
 	lo, hi := 0, len(credits)
 	for hi-lo > 1 {
 		mid := (lo + hi) / 2

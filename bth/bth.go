@@ -6,7 +6,7 @@
 // only when bytes cannot be laid out, leaves the receiver unchanged then, and
 // keeps reserved bits, so that encoding gives the same bytes. AppendTo never
 // fails and masks each field to its width; Validate says what masking would
-// lose. All fields are big-endian on the wire, the ICRC alone is not.
+// lose. All fields but the ICRC are big-endian on the wire.
 //
 // What is around the packet (Ethernet, IP, UDP, GRH) and whether its ICRC is
 // right is the business of package frame.
@@ -64,7 +64,7 @@ type Header struct {
 	BECN   bool   // backward congestion, set in CNPs
 	Resv6  uint8  // reserved, ignored on receipt; 6 bits
 	DestQP uint32 // 24 bits
-	AckReq bool   // an acknowledgement is asked for
+	AckReq bool   // the sender requests an acknowledgement
 	Resv7  uint8  // reserved; 7 bits
 	PSN    psn.PSN
 }

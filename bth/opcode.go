@@ -18,7 +18,7 @@ const (
 	UC                           // unreliable connection
 	RD                           // reliable datagram
 	UD                           // unreliable datagram
-	CNPService                   // congestion notification, opcode 0x81 alone
+	CNPService                   // congestion notification, opcode 0x81 only
 	XRC                          // extended reliable connection
 	Manufacturer6                // opcodes 0xC0 .. 0xDF, for manufacturers
 	Manufacturer7                // opcodes 0xE0 .. 0xFF, for manufacturers
@@ -26,7 +26,7 @@ const (
 
 var serviceNames = [...]string{"RC", "UC", "RD", "UD", "CNP", "XRC", "MANUF6", "MANUF7"}
 
-// String returns the name of s, and a value that is none as a number.
+// String returns the name of s, or its decimal value if it is not a defined service.
 func (s Service) String() string {
 	if int(s) < len(serviceNames) {
 		return serviceNames[s]
@@ -60,7 +60,7 @@ const (
 	AtomicAcknowledge       Operation = 0x12
 	CmpSwap                 Operation = 0x13
 	FetchAdd                Operation = 0x14
-	Resync                  Operation = 0x15 // RD alone
+	Resync                  Operation = 0x15 // RD only
 	SendLastInv             Operation = 0x16
 	SendOnlyInv             Operation = 0x17
 	Flush                   Operation = 0x1c
@@ -129,7 +129,7 @@ const (
 	HasIETH
 )
 
-// Class tells which side of a connection sends an opcode.
+// Class is which side of a connection sends an opcode.
 type Class uint8
 
 // Classes of opcode.
@@ -143,7 +143,7 @@ const (
 
 var classNames = [...]string{"reserved", "request", "response", "notification", "manufacturer"}
 
-// String returns the name of c, and a value that is none as a number.
+// String returns the name of c, or its decimal value if it is not a defined class.
 func (c Class) String() string {
 	if int(c) < len(classNames) {
 		return classNames[c]
@@ -279,7 +279,7 @@ func (o Opcode) Service() Service { return Service(o >> 5) }
 // Operation returns the low five bits.
 func (o Opcode) Operation() Operation { return Operation(o & 0x1f) }
 
-// Class tells who sends o, or that it is reserved or a manufacturer's.
+// Class returns who sends o, or that it is reserved or a manufacturer's.
 func (o Opcode) Class() Class { return opcodes[o].class }
 
 // Known reports whether the layout of o's packets is defined.
@@ -317,7 +317,7 @@ func (o Opcode) Send() bool {
 		1<<SendOnlyImm | 1<<SendLastInv | 1<<SendOnlyInv)
 }
 
-// Write reports whether o belongs to a RDMA WRITE. ATOMIC WRITE is none.
+// Write reports whether o belongs to a RDMA WRITE. ATOMIC WRITE does not.
 func (o Opcode) Write() bool {
 	return o.is(1<<WriteFirst | 1<<WriteMiddle | 1<<WriteLast | 1<<WriteLastImm | 1<<WriteOnly |
 		1<<WriteOnlyImm)

@@ -198,7 +198,7 @@ func (p *Packet) decodeExt(e Ext, b []byte) {
 }
 
 // AppendHeadersTo appends BTH and extended headers to dst. An opcode without a
-// known layout gives the BTH alone.
+// known layout gives only the BTH.
 func (p *Packet) AppendHeadersTo(dst []byte) []byte {
 	dst = p.Header.AppendTo(dst)
 	e := p.Opcode.Ext()

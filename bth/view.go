@@ -9,8 +9,8 @@ import (
 // View is a BTH where it lies, for code that filters or rewrites packets in
 // place. Its length is checked once, by [ViewOf]; no method can fail. Setters
 // mask their value to the field's width. After changing anything but FECN, BECN
-// and Resv6 the packet's ICRC must be made anew (crc.Patch). A UDP checksum that
-// is not 0 covers all bytes, the ICRC too: make it anew as well, or set it to 0.
+// and Resv6 the packet's ICRC must be computed again (crc.Patch). A UDP checksum that
+// is not 0 covers all bytes, the ICRC too: compute it again as well, or set it to 0.
 type View [Size]byte
 
 // ViewOf returns the first Size bytes of b as a View of the same memory.

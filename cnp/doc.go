@@ -2,7 +2,7 @@
 // DCQCN, the congestion control that rests on it:
 //
 //   - [CongestionPoint], in a switch: marks packets as the queue grows;
-//   - [NotificationPoint], in the receiver: answers marked packets with CNPs, at
+//   - [NotificationPoint], in the receiver: sends CNPs for marked packets, at
 //     most one per flow and gap;
 //   - [ReactionPoint], in the sender: cuts a flow's rate on a CNP, raises it
 //     again with time and bytes sent; [Pacer] spaces packets at that rate.
@@ -25,7 +25,7 @@
 // [Paper] is the algorithm and the values of Zhu et al., SIGCOMM 2015. [NVIDIA]
 // is what ConnectX-5 and 6 Dx adapters do, with their defaults, [ConnectX4Lx] the
 // same with another scope of the CNP gap. [NS3] and [NS3Paper] are what HPCC's ns-3
-// code does, which many papers compare with as DCQCN: NVIDIA's by the timer alone.
+// code does, which many papers compare with as DCQCN: NVIDIA's by the timer only.
 // Where they differ:
 //
 //	                 Paper                             NVIDIA                          NS3
@@ -96,13 +96,13 @@
 // meets the updated alpha and the rate not yet raised; unless Tick was called
 // with that time before it.
 //
-// A call that is late makes up for all missed periods, as if every one had been
-// called for. That takes at most 4,221 multiplications for alpha in the paper
+// A late call runs all periods that it missed, as if there had been a call for each
+// of them. That takes at most 4,221 multiplications for alpha in the paper
 // preset (3,420 in NVIDIA's, 15,489 with the slowest g there is), after which alpha
 // is 0 and costs nothing; and at most some 100 steps of rate with the
 // presets (4,700 for the worst parameters), because the gap
-// between RC and RT halves until additive steps take turns that are alike and
-// are then done in one multiplication.
+// between RC and RT halves until the additive steps repeat, and many of them are
+// done in one multiplication.
 //
 // # Choices that the sources leave open
 //

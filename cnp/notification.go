@@ -61,16 +61,16 @@ type slot struct {
 }
 
 // NotificationPoint decides for one receiving port which marked packets are
-// answered with a CNP: per flow the first at once, then none until
+// followed by a CNP: for each flow the first at once, then no more until
 // MinTimeBetweenCnps has passed. A mark inside the gap is not remembered; the
 // next CNP leaves with the next marked packet after it.
 //
 // It is not safe for concurrent use.
 type NotificationPoint struct {
 	// NpEcnMarkedRocePackets counts the packets that came marked congestion
-	// experienced, whether or not they ask for a CNP (np_ecn_marked_roce_packets).
+	// experienced, whether or not a CNP is due for them (np_ecn_marked_roce_packets).
 	NpEcnMarkedRocePackets uint64
-	// NpCnpSent counts the CNPs asked of the caller (np_cnp_sent).
+	// NpCnpSent counts the CNPs that the caller was to send (np_cnp_sent).
 	NpCnpSent uint64
 	// Evictions counts flows that lost their gate to another flow because the
 	// table was full where they had to be; such a flow may send a CNP too early.
@@ -127,8 +127,8 @@ func (n *NotificationPoint) HandlePacket(now time.Time, a *Arrival, g *Gate) boo
 	return n.asked(a.Src, a.Dst, g)
 }
 
-// asked decides about a packet that asks for a CNP, at the time last; g is the gate
-// of its queue pair.
+// asked reports whether a CNP may leave now, at the time last, for a packet that
+// calls for one; g is the gate of its queue pair.
 func (n *NotificationPoint) asked(src, dst netip.Addr, g *Gate) bool {
 	switch n.scope {
 	case ScopeAddressPair:

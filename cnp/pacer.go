@@ -9,11 +9,10 @@ import (
 // MaxPacerBytes is the most that one call of [Pacer.HandleSent] counts.
 const MaxPacerBytes = 1 << 30
 
-// Pacer turns a rate into the time of the next packet. Each packet pushes that
-// time on by its own length at the rate of the moment, counted in 2^-32
-// nanoseconds and rounded up, so that no error to speak of adds up: a million
-// packets sent when told are late by a quarter of a picosecond at most. A change of rate applies to what is
-// left of the wait as well.
+// Pacer turns a rate into the time of the next packet. Each packet moves that
+// time on by its own length at the present rate. Times are kept to 2^-32 ns and
+// rounded up: less than 0.25 ps of error per million packets. A change of rate
+// applies to the rest of the present wait too.
 //
 // The zero value is ready and, at rate 0, never waits. It takes 48 bytes.
 type Pacer struct {

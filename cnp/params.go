@@ -23,7 +23,7 @@ const (
 	AlgorithmNVIDIA
 	// AlgorithmNS3 is that of the ns-3 code that was published with HPCC (Li et al.,
 	// SIGCOMM 2019), which many papers ran and call DCQCN: AlgorithmNVIDIA by the
-	// timer alone.
+	// timer only.
 	AlgorithmNS3
 )
 
@@ -40,7 +40,7 @@ func (a Algorithm) String() string {
 	return strconv.Itoa(int(a))
 }
 
-// Scope says what a notification point takes for one flow when it holds CNPs
+// Scope says what a notification point regards as one flow when it holds CNPs
 // apart. Adapters differ, and the difference decides what an incast does: with one
 // gap for the port, eight senders share the CNPs that each of them would get with a
 // gap per QP. The adapters named are those that Yu et al. measured ("Understanding
@@ -152,7 +152,7 @@ type Params struct {
 	// CnpScope is what that gap is kept for. It has no mlxconfig name.
 	CnpScope Scope
 	// EchoOnAck has the receiver set BECN in its acknowledgements of marked packets
-	// instead of sending CNPs. The sender takes each as a CNP. It has no mlxconfig
+	// instead of sending CNPs. The sender handles each as a CNP. It has no mlxconfig
 	// name; only [Controller] does it.
 	EchoOnAck bool
 	// CnpDscp is the DSCP of CNPs: 0..63.

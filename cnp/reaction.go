@@ -83,7 +83,7 @@ func (p *ReactionPort) ReactionPoint() ReactionPoint { return ReactionPoint{port
 //
 // After each call of a Handle method or Tick, ask Rate, and arm a timer for
 // Deadline. Calling late is allowed and gives the same rates as calling at every
-// deadline: what was missed is made up for in order, in bounded work (see the
+// deadline: missed periods are run in order, in bounded work (see the
 // package documentation). Times that go backwards count as the latest seen.
 //
 // The zero value belongs to no port and never limits anything.
@@ -139,7 +139,7 @@ func (r *ReactionPoint) Stages() (t, bc uint32) { return r.t, r.bc }
 // Limited reports whether the flow has to send slower than the line.
 func (r *ReactionPoint) Limited() bool { return r.active && r.rc < r.port.line }
 
-// HandleCNP takes a CNP for this flow. It never raises the rate beyond what
+// HandleCNP handles a CNP for this flow. It never raises the rate beyond what
 // periods that ended before now raise it to. Periods that end at now itself
 // have their alpha update before the CNP; an increase due at now gives way to a
 // cut.
@@ -182,7 +182,7 @@ func (r *ReactionPoint) handleSent(ns int64, bytes int) {
 	}
 }
 
-// Tick makes up for all periods that have ended by now.
+// Tick runs all periods that have ended by now.
 func (r *ReactionPoint) Tick(now time.Time) {
 	if r.active {
 		r.run(r.enter(r.port.clock.At(now)))
@@ -191,7 +191,7 @@ func (r *ReactionPoint) Tick(now time.Time) {
 
 // Deadline returns when the rate may change next without a CNP or bytes sent;
 // false when it will not. After Tick(now) it is later than now. Alpha may change
-// before, which calls for no call: it is made up for when it matters.
+// before, which needs no call: the next call brings it up to date.
 func (r *ReactionPoint) Deadline() (time.Time, bool) {
 	if at := r.due(); at != 0 {
 		return r.port.clock.Time(at), true

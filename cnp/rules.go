@@ -6,5 +6,5 @@ import _ "embed"
 var rules string
 
 // Rules returns RULES.md, the rules of congestion notification and DCQCN by
-// number: what comments cite as RP-2. Package qp/rules takes it apart.
+// number: what comments cite as RP-2. Package qp/rules looks entries up.
 func Rules() string { return rules }

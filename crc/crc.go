@@ -22,7 +22,7 @@ const (
 	formOptions             // IPv4 header longer than 20 bytes, UDP, BTH
 )
 
-// minForm is the shortest packet whose form can be told from its bytes: the
+// minForm is the shortest packet whose bytes show its form: the
 // next-header byte of IPv6 is byte 6.
 const minForm = 7
 

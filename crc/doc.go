@@ -13,7 +13,7 @@
 //	BTH        byte 4: FECN, BECN and six reserved bits
 //
 // This package owns that masking, and does it while reading: packets are never
-// written to or copied (of IPv4 options, the header alone). The last four bytes of a
+// written to or copied (where there are IPv4 options, only the header). The last four bytes of a
 // packet hold the ICRC, least significant byte first.
 //
 // "Network packet" means here: the bytes from the first byte of the IPv4, IPv6

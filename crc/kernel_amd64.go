@@ -1,5 +1,7 @@
 //go:build !purego
 
+//lint:file-ignore U1000 The assembly uses the lanes.
+
 package crc
 
 import (
@@ -185,7 +187,7 @@ func copyUpdateAVX2(r uint32, dst, src *byte, blocks int) uint32
 //go:noescape
 func mulmodCLMUL(a, b uint32) uint32
 
-// What the kernels want at least, in bytes. The three forms can be told from as many.
+// What the kernels want at least, in bytes. As many bytes show which of the three forms a packet has.
 const (
 	minCLMUL  = 16
 	minAVX512 = 32

@@ -3,6 +3,7 @@
 // link between them. The targets of single packages are beside their code.
 //
 // Below it are the mutator, a package for users; the command mutate, which runs
-// it on captures; the command corpus, which makes seeds for every target of the
-// module; and the captures.
+// it on captures; the package seeds, which feeds fuzz targets from captures, and
+// the command corpus, which writes such seeds to files; the command libfuzzer,
+// which builds the targets for another engine; and the captures.
 package fuzz

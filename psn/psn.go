@@ -13,8 +13,8 @@ const (
 	// Mask has the bits of a PSN set.
 	Mask = 1<<Bits - 1
 	// Half is half the circle. A requester never has this many PSNs
-	// outstanding; a responder takes the Half PSNs before the expected one
-	// for duplicates.
+	// outstanding; to a responder the Half PSNs before the expected one are
+	// duplicates.
 	Half = 1 << (Bits - 1)
 )
 
@@ -63,8 +63,8 @@ func Wrap(n uint64) PSN { return Seq(n).PSN() }
 
 // Unwrap returns the count nearest to ref whose PSN is p: Seq(ref).Near(p).
 //
-// A count below ref that would be negative wraps to the top of uint64; start
-// counts at 2^24 or above where that matters.
+// A result that would be negative wraps to the top of uint64; start unwrapped
+// PSNs at 2^24 or above where that matters.
 func Unwrap(ref uint64, p PSN) uint64 { return uint64(Seq(ref).Near(p)) }
 
 // String returns p in decimal.

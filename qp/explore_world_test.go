@@ -92,12 +92,12 @@ type exNode struct {
 	srq *qp.SRQ
 	key uint32
 
-	posted, completed, signalled int // work requests
-	recvPosted, recvDone         int
-	broken                       bool // a completion with an error
-	drained                      bool
-	draining                     bool
-	quiet                        bool // NextPacket had nothing to send, and nothing happened since
+	posted, completed    int // work requests
+	recvPosted, recvDone int
+	broken               bool // a completion with an error
+	drained              bool
+	draining             bool
+	quiet                bool // NextPacket had nothing to send, and nothing happened since
 
 	newest    psn.PSN // of its request packets
 	nak       int32   // PSN that it asked for by a sequence NAK and has not received since; -1 is none

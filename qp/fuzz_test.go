@@ -168,11 +168,6 @@ func (f *fuzzer) run() {
 			f.postSend(h, peer)
 		case 4, 5, 6:
 			f.postRecv(h)
-		default: // the link delivers
-			for n := f.pick(4); n >= 0 && h.head != h.tail; n-- {
-				f.deliver(1-i, &h.queue[h.head%fuzzQueue].p)
-				h.head++
-			}
 		case 7: // loses
 			if h.head != h.tail {
 				h.head++
@@ -203,6 +198,11 @@ func (f *fuzzer) run() {
 		case 17:
 			if f.byte()&3 == 0 || h.q.State() == qp.Error {
 				f.modify(i)
+			}
+		default: // the link delivers
+			for n := f.pick(4); n >= 0 && h.head != h.tail; n-- {
+				f.deliver(1-i, &h.queue[h.head%fuzzQueue].p)
+				h.head++
 			}
 		}
 	}

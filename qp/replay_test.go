@@ -2,7 +2,6 @@ package qp_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/fuzz/captures"
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp"
 )
@@ -162,12 +162,12 @@ func (r *replay) num(key string, def uint64) uint64 {
 // load reads the log and the frames of a capture.
 func (r *replay) load(t *testing.T) []*replayConn {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(replayCaptures, "logs", r.name+".log"))
-	require.NoError(t, err)
+	text := captures.Console(r.name)
+	require.NotEmpty(t, text)
 	var sides [2][]replaySide
 	outcomes := map[int][]string{}
 	results := map[int][]string{}
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		who, what, _ := strings.Cut(strings.TrimSpace(line), "| ")
 		i := 0
 		if who == "b" {

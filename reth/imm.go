@@ -45,7 +45,7 @@ func (h *ImmDt) UnmarshalBinary(b []byte) error {
 const IETHSize = 4
 
 // IETH is the invalidate extended transport header: the R_Key that a SEND with
-// invalidate takes away at the receiver.
+// invalidate invalidates at the receiver.
 //
 // InfiniBand Architecture Volume 1, clause 9.3.7.
 type IETH struct {

@@ -1,5 +1,5 @@
-// Package reth holds the extended headers that say what is asked of the
-// responder: RETH, AtomicETH, ImmDt, IETH and FETH.
+// Package reth holds the extended headers with which a request says what the
+// responder is to do: RETH, AtomicETH, ImmDt, IETH and FETH.
 //
 // Each codec works on the caller's memory and allocates nothing. Decode reads
 // the first bytes of its input, leaves the receiver unchanged when they are
@@ -69,8 +69,8 @@ func (h *Header) AppendTo(dst []byte) []byte {
 	return binary.BigEndian.AppendUint32(dst, h.DMALen)
 }
 
-// Validate returns nil: every value fits. A DMA length above MaxDMALen is the
-// responder's to refuse.
+// Validate returns nil: every value fits. A DMA length above MaxDMALen is for the
+// responder to refuse.
 func (h *Header) Validate() error { return nil }
 
 // AppendBinary implements [encoding.BinaryAppender].

@@ -3,7 +3,6 @@ package frame_test
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
+	realcaptures "github.com/roce-go/roce/fuzz/captures"
 )
 
 // The captures of the Linux kernel's driver, one copy for the whole module.
@@ -32,9 +32,9 @@ func captureFiles(t testing.TB) []string {
 // frame.
 func readTable(t *testing.T, capture string) (out []map[string]string) {
 	t.Helper()
-	b, err := os.ReadFile(strings.TrimSuffix(capture, ".pcap") + ".tshark.tsv")
-	require.NoError(t, err)
-	lines := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
+	text := realcaptures.Dissection(strings.TrimSuffix(filepath.Base(capture), ".pcap"))
+	require.NotEmpty(t, text)
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	names := strings.Split(lines[0], "\t")
 	require.Len(t, names, 54)
 	for _, line := range lines[1:] {

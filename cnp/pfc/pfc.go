@@ -21,7 +21,7 @@
 // A pause time counts quanta of 512 bit times of the link: 51.2 ns at 10 Gb/s,
 // 5.12 ns at 100 Gb/s. At 100 Gb/s the longest pause, 65535 quanta, is 335.5 us,
 // so that a receiver that stays full has to repeat itself. Time 0 ends a pause
-// (XON). A priority whose bit in the class enable vector is clear is left alone,
+// (XON). A priority whose bit in the class enable vector is clear is not changed,
 // whatever its time says.
 //
 // All fields are big-endian. Nothing here allocates.
@@ -117,7 +117,7 @@ type Frame struct {
 	// high byte is reserved, sent as zero and kept by Decode. PAUSE has none: 0.
 	Enable uint16
 	// Quanta are pause times of 512 bit times each, by priority; 0 resumes. A
-	// PAUSE frame has Quanta[0] alone, for all priorities.
+	// PAUSE frame has only Quanta[0], for all priorities.
 	Quanta [Priorities]uint16
 }
 

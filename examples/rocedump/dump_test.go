@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	realcaptures "github.com/roce-go/roce/fuzz/captures"
 )
 
 const captures = "../../fuzz/captures/"
@@ -125,9 +126,9 @@ func objects(t *testing.T, out string) []object {
 type tsharkRow map[string]string
 
 func tsharkTable(t *testing.T, name string) []tsharkRow {
-	b, err := os.ReadFile(captures + name + ".tshark.tsv")
-	require.NoError(t, err)
-	lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+	text := realcaptures.Dissection(name)
+	require.NotEmpty(t, text)
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	names := strings.Split(lines[0], "\t")
 	var rows []tsharkRow
 	for _, l := range lines[1:] {

@@ -531,13 +531,5 @@ func (r *results) write(t *testing.T, g *guest) {
 	t.Log("\n" + table)
 	if *update {
 		require.NoError(t, os.WriteFile("INTEROP.md", []byte(table), 0o644))
-		// The project's README has the rows too, between two marks.
-		const readme, from, to = "../../README.md", "<!-- interop -->\n", "<!-- /interop -->\n"
-		b, err := os.ReadFile(readme)
-		require.NoError(t, err)
-		head, rest, ok := strings.Cut(string(b), from)
-		_, tail, ok2 := strings.Cut(rest, to)
-		require.True(t, ok && ok2, "%s has no marks for the table", readme)
-		require.NoError(t, os.WriteFile(readme, []byte(head+from+r.lines()+to+tail), 0o644))
 	}
 }

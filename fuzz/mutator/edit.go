@@ -82,7 +82,7 @@ func (m *Mutator) opcode(k Kind, rep *Report) {
 	known := w.opcodes().known
 	i := m.rng.IntN(len(known))
 	op := known[i]
-	// A service with one opcode has no other: then any is taken.
+	// A service may have only one opcode: then another service's is used.
 	for n := 0; op == old || (op.Service() == old.Service()) != (k == OpcodeService) && n < len(known); n++ {
 		i = (i + 1) % len(known)
 		op = known[i]
@@ -151,7 +151,7 @@ func (m *Mutator) timestamp(rep *Report) {
 	rep.add(MRCTimestampHeader, uint64(old), uint64(old^1))
 }
 
-// resize gives the packet a payload of n bytes and the pad that it asks for. New
+// resize gives the packet a payload of n bytes and the pad that this needs. New
 // bytes are zero.
 func (m *Mutator) resize(n int) {
 	w := &m.w
@@ -212,7 +212,7 @@ func (m *Mutator) flip(k Kind, from, to int, rep *Report) {
 	rep.add(k, 0, uint64(n))
 }
 
-// cut takes bytes away before the ICRC, headers too.
+// cut removes bytes before the ICRC, headers too.
 func (m *Mutator) cut(rep *Report) {
 	w := &m.w
 	old := w.end - w.t

@@ -27,7 +27,7 @@ type field struct {
 	off, width  uint8
 	shift, bits uint8
 	pick        func(m *Mutator, old uint64) uint64
-	set         Kinds // of kind alone
+	set         Kinds // only kind
 }
 
 var fields = [...]field{
@@ -140,7 +140,7 @@ func init() {
 	}
 }
 
-// place returns where the field stands, or false when the frame has none.
+// place returns where the field stands, or false when the frame has no such field.
 func (w *work) place(f *field) (int, bool) {
 	switch f.base {
 	case baseBTH:
@@ -303,7 +303,7 @@ func pickLength(m *Mutator, old uint64) uint64 {
 	return m.edge(old, 1<<32-1)
 }
 
-// pickSyndrome is for all kinds of answer: ACK, RNR NAK, NAK, and what is
+// pickSyndrome is for all kinds of acknowledgement: ACK, RNR NAK, NAK, and what is
 // reserved.
 func pickSyndrome(m *Mutator, old uint64) uint64 {
 	switch m.rng.IntN(6) {

@@ -11,8 +11,8 @@ import (
 // Kind is one way to change a frame or the order of frames.
 type Kind uint8
 
-// Kinds of change. None stands for no change at all; with it alone a frame is
-// only repaired, or broken, as Config asks.
+// Kinds of change. None is no change: with Kinds of only None, a frame is
+// only repaired, or broken, as Config says.
 const (
 	None Kind = iota
 
@@ -23,7 +23,7 @@ const (
 	Relabel        // any other opcode, nothing else changed
 	Solicited
 	Migration
-	PadCnt // the count alone: the pad is left
+	PadCnt // only the count: the pad bytes stay
 	TVer
 	PKey
 	FECN
@@ -83,7 +83,7 @@ const (
 	EndpointOp
 	ERTHPorts
 
-	// Payload, with the pad that it asks for.
+	// Payload, with the pad that it needs.
 	PayloadTruncate
 	PayloadExtend
 	PayloadFlip
@@ -123,8 +123,8 @@ const (
 
 	numKinds
 
-	// Closed is no kind to ask for: the capture had cut the frame short, and the
-	// packet was made to end there.
+	// Closed cannot be chosen: the capture had cut the frame short, and the
+	// packet now ends there.
 	Closed = numKinds
 )
 
@@ -145,8 +145,8 @@ var kindNames = [numKinds + 1]string{
 	"closed",
 }
 
-// String returns a short name, for example "psn", and a value that is none as a
-// number.
+// String returns a short name, for example "psn", or the decimal value if it is
+// not a defined kind.
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
 		return kindNames[k]
@@ -185,7 +185,7 @@ var (
 	FieldKinds = kindRange(OpcodeService, Trailing)
 	AllKinds   = kindRange(OpcodeService, ReplayOld)
 
-	// EscapeKinds may leave a frame that is not taken for RoCE any more.
+	// EscapeKinds may leave a frame that is no longer recognised as RoCE.
 	EscapeKinds = KindsOf(DestPort, Fragment, IPVersion, Protocol, Flip)
 	// MalformKinds may leave a packet that bth refuses: lengths that do not fit
 	// the opcode, opcodes without a layout, a TVer that is not 0.
@@ -233,7 +233,7 @@ func (s Kinds) nth(i int) Kind {
 // after returns the kinds that may not follow a change of kind k in the same
 // frame, because they could undo or drop it: k itself, other opcodes after an
 // opcode, whatever moves headers and payload after a change inside these. Bits
-// flipped anywhere stand alone.
+// flipped anywhere are the only change.
 func after(k Kind) Kinds {
 	if k == Flip {
 		return FieldKinds.AndNot(KindsOf(Trailing))
@@ -260,7 +260,7 @@ var (
 var ErrKind = errors.New("mutator: unknown kind of change")
 
 // ParseKinds reads a list of kinds and groups, separated by commas. One that
-// begins with "-" is taken away; a list that begins so begins with all.
+// begins with "-" is removed; a list that begins so begins with all.
 func ParseKinds(list string) (s Kinds, err error) {
 	for i, name := range strings.Split(list, ",") {
 		name, minus := strings.CutPrefix(strings.TrimSpace(name), "-")

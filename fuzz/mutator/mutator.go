@@ -1,15 +1,15 @@
 // Package mutator changes RoCE frames on purpose. It knows their structure, so
-// that what it makes gets past the first checks of a receiver: it changes
+// that a changed frame passes the first checks of a receiver: it changes
 // opcodes, PSNs, keys, lengths, payload, IP and VLAN fields to values at the
 // edges, and then repairs lengths, IPv4 checksum and ICRC, or breaks them, as
-// asked. A Stream drops, duplicates, reorders, delays and replays frames besides.
+// configured. A Stream drops, duplicates, reorders, delays and replays frames besides.
 //
 // All choices come from one seed and the number of the frame: frame n of a run
-// is made again by Mutate with the same Config, n and input, whatever came
+// can be built again by Mutate with the same Config, n and input, whatever came
 // before it. Each frame comes with a Report of what was done to it.
 //
 // Frames may be of any link type of package frame. A frame that is not RoCE gets
-// raw changes alone, and no repair. Nothing is written to the input, and nothing
+// raw changes only, and no repair. Nothing is written to the input, and nothing
 // allocates after the constructor where the caller's buffer has room.
 package mutator
 
@@ -31,8 +31,8 @@ type ICRC uint8
 
 // ICRC modes.
 const (
-	ICRCValid ICRC = iota // made right
-	ICRCBad               // made wrong
+	ICRCValid ICRC = iota // computed
+	ICRCBad               // wrong on purpose
 	ICRCKeep              // the four bytes are left as they were
 )
 
@@ -54,18 +54,18 @@ type Lengths uint8
 
 // Length modes.
 const (
-	LengthsRepair Lengths = iota // made right
+	LengthsRepair Lengths = iota // computed
 	LengthsLie                   // one of them, chosen by the seed, lies; the others are right
 )
 
 // Config says how to change frames. The zero value changes all kinds of fields
-// and makes lengths and ICRC right.
+// and repairs lengths and ICRC.
 type Config struct {
 	Seed    uint64
 	Kinds   Kinds // what may change; the zero value means all
 	ICRC    ICRC
 	Lengths Lengths
-	// Keep is the share of frames that are left alone, in percent, 0 .. 100.
+	// Keep is the share of frames that are not changed, in percent, 0 .. 100.
 	Keep int
 	// Changes is the most changes of fields in a frame, 1 .. 8; 0 means 3.
 	Changes int
@@ -124,7 +124,7 @@ type work struct {
 	link  frame.Link
 	kind  frame.Net
 	vlans int
-	max   int // longest frame that payload may make
+	max   int // longest frame that a longer payload may give
 	found frame.Frame
 	// keepChecksum is set when the UDP checksum was changed on purpose.
 	keepChecksum bool
@@ -156,9 +156,8 @@ func (m *Mutator) seed(n, stream uint64) {
 // kept is the first choice of every frame.
 func (m *Mutator) kept() bool { return m.rng.IntN(100) < m.cfg.Keep }
 
-// Mutate appends frame number n of a run to dst, made of the frame b, of which a
-// capture kept b and that had wireLen bytes on the wire, and says in rep what was
-// done. b and the free room of dst must not overlap.
+// Mutate appends frame number n of a run to dst: the frame of which a capture kept
+// b and which had wireLen bytes on the wire, changed. rep says what was done. b and the free room of dst must not overlap.
 func (m *Mutator) Mutate(n uint64, link frame.Link, b []byte, wireLen int, dst []byte, rep *Report) []byte {
 	*rep = Report{Frame: n, ICRC: m.cfg.ICRC}
 	m.seed(n, fieldChoices)
@@ -180,7 +179,7 @@ func (m *Mutator) Mutate(n uint64, link frame.Link, b []byte, wireLen int, dst [
 		if try == tries || len(rep.Changes()) == 0 || !m.unchanged(b, rep) {
 			break
 		}
-		// What was changed was repaired again: another change, or at last none.
+		// The repair has undone the change: try another, and at last none.
 		w.b = append(w.b[:w.start], b...)
 		*rep = Report{Frame: n, ICRC: m.cfg.ICRC}
 	}
@@ -257,7 +256,7 @@ func (w *work) op() bth.Opcode { return bth.Opcode(w.b[w.t]) }
 
 func (w *work) view() *bth.View { return (*bth.View)(w.b[w.t:]) }
 
-// headers returns the length of BTH and extended headers, the BTH's alone where
+// headers returns the length of BTH and extended headers, that of the BTH where
 // the packet is too short for what its opcode says.
 func (w *work) headers() int {
 	s := w.stackOf(w.op())

@@ -36,7 +36,8 @@ func (m *Mutator) repair(rep *Report) {
 	}
 }
 
-// fit takes bytes from before the ICRC of a packet that no length field can tell.
+// fit removes bytes before the ICRC of a packet that is too long for its length
+// fields.
 func (w *work) fit() {
 	if over := w.end - w.net - 0xffff; over > 0 {
 		w.splice(w.end-bth.ICRCSize-over, over, 0)

@@ -11,7 +11,7 @@ type Change struct {
 	Old, New uint64
 }
 
-// Lie is a length that does not tell the truth.
+// Lie is a length field that is wrong on purpose.
 type Lie uint8
 
 // Lies.
@@ -28,8 +28,8 @@ const (
 
 var lieNames = [numLies]string{"none", "ip-length", "udp-length", "ip-and-udp-length", "grh-length", "ihl", "missing-bytes"}
 
-// String returns a short name, for example "udp-length", and a value that is
-// none as a number.
+// String returns a short name, for example "udp-length", or the decimal
+// value if it is not a defined lie.
 func (l Lie) String() string {
 	if l < numLies {
 		return lieNames[l]
@@ -44,9 +44,9 @@ const maxChanges = 8
 // Report says what was done to a frame.
 type Report struct {
 	Frame uint64 // the number given to Mutate
-	// RoCE is false for a frame that was not taken for RoCE and so never repaired.
+	// RoCE is false for a frame that was not recognised as RoCE and so not repaired.
 	RoCE bool
-	// Kept is set on a frame that was left alone because of Config.Keep.
+	// Kept is set on a frame that was not changed because of Config.Keep.
 	Kept    bool
 	ICRC    ICRC // what was done to the ICRC of a RoCE frame that was not kept
 	Lie     Lie
@@ -56,7 +56,7 @@ type Report struct {
 	changes [maxChanges + 2]Change
 }
 
-// Changes returns the changes in the order in which they were made. The slice
+// Changes returns the changes in order. The slice
 // is the report's own.
 func (r *Report) Changes() []Change { return r.changes[:r.n] }
 

@@ -21,7 +21,7 @@ type Record struct {
 
 // Stream changes frames and their order: frames in by Push, frames out by Next.
 // Frame number n is the one of the nth Push, from 0, and its bytes are those
-// that Mutate makes. It is for one goroutine.
+// that Mutate builds. It is for one goroutine.
 type Stream struct {
 	m     *Mutator
 	kinds Kinds // of SequenceKinds
@@ -55,8 +55,8 @@ type outgoing struct {
 	held  bool // s is free again after the next Push
 }
 
-// NewStream returns a stream, or ErrConfig. Its memory is taken here, about
-// 2 x Hold x MaxFrame bytes; only frames longer than MaxFrame make it grow.
+// NewStream returns a stream, or ErrConfig. It allocates its memory here,
+// about 2 x Hold x MaxFrame bytes; only frames longer than MaxFrame make it grow.
 func NewStream(cfg Config) (*Stream, error) {
 	m, err := New(cfg)
 	if err != nil {
@@ -83,8 +83,8 @@ func NewStream(cfg Config) (*Stream, error) {
 	return s, nil
 }
 
-// Push takes the next frame, of which nothing is kept, and returns what was done
-// to it. Call Next after it until it reports false: what was not taken is lost.
+// Push changes the next frame, of which nothing is kept, and returns what was done
+// to it. Call Next after it until it reports false: what is not fetched is lost.
 // The report is valid until the next Push.
 func (s *Stream) Push(rec *Record) *Report {
 	s.reuse()
@@ -216,7 +216,7 @@ func (s *Stream) reuse() {
 	s.out, s.next = s.out[:0], 0
 }
 
-// Next takes a frame, or reports false when there is none before the next Push
+// Next returns a frame, or reports false when there is no more before the next Push
 // or Flush, until which its Data is valid. Times do not go back where those of
 // Push do not.
 func (s *Stream) Next(rec *Record) bool {

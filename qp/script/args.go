@@ -23,7 +23,7 @@ func (a *args) fail(format string, v ...any) {
 	}
 }
 
-// next takes the first word.
+// next removes the first word and returns it.
 func (a *args) next(what string) string {
 	if len(a.words) == 0 {
 		a.fail("%s is missing", what)
@@ -41,7 +41,7 @@ func (a *args) take(i int) string {
 	return w
 }
 
-// str takes key=value.
+// str removes key=value and returns the value.
 func (a *args) str(key string) (string, bool) {
 	for i, w := range a.words {
 		if v, ok := strings.CutPrefix(w, key+"="); ok {
@@ -52,7 +52,7 @@ func (a *args) str(key string) (string, bool) {
 	return "", false
 }
 
-// flag takes a bare word.
+// flag removes a bare word and reports whether it was there.
 func (a *args) flag(name string) bool {
 	for i, w := range a.words {
 		if w == name {
@@ -71,7 +71,7 @@ func (a *args) number(s, what string, bits int) uint64 {
 	return n
 }
 
-// num takes key=number, or returns def.
+// num removes key=number and returns the number, or def.
 func (a *args) num(key string, bits int, def uint64) uint64 {
 	if s, ok := a.str(key); ok {
 		return a.number(s, key, bits)
@@ -81,7 +81,8 @@ func (a *args) num(key string, bits int, def uint64) uint64 {
 
 func (a *args) int(key string, def int) int { return int(a.num(key, 31, uint64(def))) }
 
-// data takes a DATA word, or len=N, and returns nil where there is neither.
+// data removes a DATA word or len=N and returns its bytes, or nil where there is
+// neither.
 func (a *args) data() []byte {
 	for i, w := range a.words {
 		if b, ok := a.parseData(w); ok {
@@ -158,7 +159,7 @@ func (a *args) access(def qp.Access) qp.Access {
 	return def
 }
 
-// done fails where a word is left that nobody has taken.
+// done fails where an unknown word is left.
 func (a *args) done() error {
 	if len(a.words) != 0 {
 		a.fail("%q is not understood", strings.Join(a.words, " "))

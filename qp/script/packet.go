@@ -117,7 +117,7 @@ type given struct {
 	v uint64
 }
 
-// packetFields takes the packet fields of a statement: the PSN first, then those
+// packetFields reads the packet fields of a statement: the PSN first, then those
 // with names. Flags that are not there are not given.
 func (r *runner) packetFields(a *args, op bth.Opcode) []given {
 	var gs []given

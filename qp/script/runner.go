@@ -12,10 +12,10 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// item is something that came out and was not stated yet.
+// item is an output of the QP that no statement has expected yet.
 type item struct {
 	at   time.Duration
-	line int // of the statement that made it come out
+	line int // of the statement that caused it
 	stmt string
 	text string
 
@@ -73,7 +73,7 @@ func (r *runner) logf(format string, v ...any) {
 	fmt.Fprintf(r.w, "%-14v %s\n", r.now, fmt.Sprintf(format, v...))
 }
 
-// expects are the statements that take things which came out.
+// expects are the statements that name an output of the QP.
 var expects = map[string]bool{">": true, "done": true, "event": true}
 
 // static are the statements that neither the clock nor the QP feels.
@@ -204,7 +204,7 @@ func (r *runner) await(name string, from, to time.Duration) error {
 	return nil
 }
 
-// drain takes what the QP has for its caller.
+// drain fetches packets, completions and events from the QP.
 func (r *runner) drain() error {
 	if r.qp == nil {
 		return nil
@@ -226,7 +226,7 @@ func (r *runner) drain() error {
 	return nil
 }
 
-// pull takes n packets, or with -1 all that there are. The limit only keeps a
+// pull fetches n packets, or with -1 all that there are. The limit only keeps a
 // script with a broken machine from running for ever.
 func (r *runner) pull(n int) {
 	for i := 0; i != n && i < 1<<16; i++ {
@@ -240,7 +240,7 @@ func (r *runner) pull(n int) {
 	}
 }
 
-// expect takes the oldest thing of a kind and compares it.
+// expect compares the oldest output of a kind with the statement and removes it.
 func (r *runner) expect(name string, a *args, from, to time.Duration) error {
 	switch name {
 	case ">":

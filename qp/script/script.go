@@ -1,9 +1,10 @@
 // Package script runs packet-level stories about one queue pair in virtual time.
 //
-// A script plays the peer, the application and the clock of a QP: it posts work,
-// hands packets in, lets time pass, and states what comes out. **What comes out
-// and was not stated fails the script**: a packet, a completion, an event, or a
-// verdict other than accepted. Scripts are meant to be read in review.
+// A script plays the peer, the application and the clock of a QP: it posts work
+// requests, hands packets in, lets time pass, and says which output it expects.
+// **An output that no statement expects fails the script**: a packet, a completion,
+// an event, or a verdict other than accepted. Scripts are meant to be read in
+// review.
 //
 //	# A lost acknowledgement: the SEND goes out again after the timeout.
 //	qp rc sq_psn=20 timeout=14
@@ -19,11 +20,12 @@
 // A line is one statement; # begins a comment. A line that begins with == ends the
 // script and begins another, with a QP and a clock of its own. A line may begin with a time since
 // the start, as Go writes durations (0, 10us, 163.94ms), or +D for a time after
-// the present one. The clock runs there first, and the QP's deadlines on the way
-// fire. Before a statement that does something, everything that came out before
-// must have been stated. Statements that expect a packet, completion or event
-// take a window T1..T2 too: the clock runs until something comes out, which must
-// be in the window. Without a time, what is expected has come out already.
+// the present one. The clock runs to that time first, and deadlines of the QP before
+// it fire. Before a statement that does something, every output so far must have
+// been expected by a statement. Statements that expect a packet, completion or
+// event may have a window T1..T2 instead of a time: the clock runs until there is
+// an output, whose time must lie in the window. Without a time, the output must be
+// there already.
 //
 // Numbers are decimal or 0x hexadecimal. DATA is 0x with hexadecimal digits, or
 // P[i:j], bytes i to j-1 of the endless pattern that the letter P names; pattern 0
@@ -70,9 +72,9 @@
 //	    service's name, or ACK (syndrome 0x1f where none is given), NAK or CNP. The
 //	    fields are below. DATA or len is the payload.
 //	< raw 0x... [=> VERDICT]
-//	hold                   stop taking packets: each > takes one
-//	release                take them again at once
-//	-                      nothing came out up to here, but what was stated
+//	hold                   stop fetching packets: each > fetches one
+//	release                fetch them again at once
+//	-                      no output up to here that was not expected
 //
 // error=TEXT wants the call to fail with an error that contains TEXT, where _
 // stands for a space.

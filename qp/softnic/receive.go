@@ -26,7 +26,7 @@ const (
 
 var resultNames = [...]string{"delivered", "answered", "not RoCE", "malformed", "bad ICRC", "wrong address", "no QP"}
 
-// String returns the name of r, and a value that is none as a number.
+// String returns the name of r, or its decimal value if it is not a defined reason.
 func (r Result) String() string {
 	if int(r) < len(resultNames) {
 		return resultNames[r]

@@ -8,7 +8,7 @@ import (
 	"github.com/roce-go/roce/fuzz/mutator"
 )
 
-// Of returns a captured frame as the mutator takes it. One without a time is of
+// Of returns a captured frame as a mutator.Record. One without a time is of
 // 1970, and one that is longer than the capture says it was is as long as it is.
 func Of(rec *capture.Record) mutator.Record {
 	r := mutator.Record{Time: rec.Time, Link: rec.Link, Data: rec.Data, WireLen: max(rec.WireLen, len(rec.Data))}
