@@ -127,13 +127,12 @@ type Watcher struct {
 	full   bool // all headers of w.f.Packet are there
 	seen   Seen
 
-	sighted    []sighting
-	sightedNow *sighting // the one of the packet at hand
-	repeat     int64     // how long ago the same was seen, -1: never
-	told       bool      // place or identification tell what is a copy
-	unjudged   [rules][reasons]uint64
-	others     map[frame.Protocol]uint64
-	slices     sliced
+	sighted  []sighting
+	repeat   int64 // how long ago the same was seen, -1: never
+	told     bool  // place or identification tell what is a copy
+	unjudged [rules][reasons]uint64
+	others   map[frame.Protocol]uint64
+	slices   sliced
 
 	streams []*stream
 	free    []int32

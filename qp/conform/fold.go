@@ -26,7 +26,11 @@ type sighting struct {
 	away  bool // not seen yet at the place where the flow is judged
 }
 
-const sightings = 1 << 13
+// sightings are kept in sets of four, of which the oldest makes room.
+const (
+	sightings = 1 << 13
+	setSize   = 4
+)
 
 // maxFold is how long a packet may take from one place to another. Captures of
 // more than that at once are beyond the table anyway.
@@ -148,7 +152,18 @@ func (w *Watcher) fold(s *stream) *stream {
 	f := &w.f
 	p := &s.place
 	sum, here := w.identity(), w.placeOf()
-	e := &w.sighted[sum>>8%sightings]
+	set := (*[setSize]sighting)(w.sighted[sum>>8%(sightings/setSize)*setSize:])
+	e := &set[0]
+	for i := range set {
+		c := &set[i]
+		if c.sum == sum {
+			e = c
+			break
+		}
+		if c.at < e.at {
+			e = c
+		}
+	}
 	known := e.sum == sum && w.now-e.at < maxFold && w.now-e.at > -maxFold
 	if !p.known {
 		p.known, p.id, p.hops = true, here, f.HopLimit
@@ -206,7 +221,6 @@ func (w *Watcher) fold(s *stream) *stream {
 		}
 	}
 	p.gap.pass()
-	w.sightedNow = e
 	*e = sighting{sum: sum, at: w.now, place: here, flow: s.id, hops: f.HopLimit, away: here != p.id}
 	return nil
 }

@@ -41,7 +41,11 @@ func (w *Watcher) request(s *stream, payload int) {
 		x.started, x.first, x.next, x.acked = true, u, u, u
 	}
 	w.resolve(s, x, u)
-	x.log.room(4 + min(x.next-min(x.acked, x.next), 1<<20) + 8)
+	outstanding := x.next - min(x.acked, x.next)
+	if s.peer < 0 {
+		outstanding = min(outstanding, 100) // nothing tells how much of it is
+	}
+	x.log.room(outstanding + 12)
 	if u >= x.next {
 		w.newRequest(s, x, u, payload)
 	} else {
