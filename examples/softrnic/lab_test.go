@@ -23,6 +23,7 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/crc"
 	"github.com/roce-go/roce/qp"
+	roce "github.com/roce-go/roce/qp/endpoint"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
@@ -83,18 +84,12 @@ func newLab(t *testing.T) *lab {
 	l.guest = boot(t, l.ports[1], l.ports[0], args...)
 	t.Cleanup(l.guest.close)
 
-	var err error
-	l.regs, err = qp.NewRegions(256)
+	l.wire = &faulty{peerPort: l.ports[1]}
+	ep, err := roce.Config{MAC: ourMAC, Filter: l.wire.filter, Port: func(c *softnic.Config) { c.Seed = nil }}.Open(
+		roce.Segment(fmt.Sprintf("127.0.0.1:%d", l.ports[0]), fmt.Sprintf("127.0.0.1:%d", l.ports[1]), ourIP4, ourIP6))
 	require.NoError(t, err)
-	port, err := softnic.New(softnic.Config{
-		MAC: ourMAC, GIDs: []softnic.GID{{Addr: ourIP4}, {Addr: ourIP6}}, Regions: l.regs,
-	})
-	require.NoError(t, err)
-	seg, err := newSegment(fmt.Sprintf("127.0.0.1:%d", l.ports[0]), fmt.Sprintf("127.0.0.1:%d", l.ports[1]))
-	require.NoError(t, err)
-	l.wire = &faulty{segment: seg}
-	l.wire.peerPort = l.ports[1]
-	l.loop = newLoop(port, l.wire, 0)
+	l.loop = newLoop(ep)
+	l.regs = l.port.Regions()
 	t.Cleanup(func() { l.loop.close() })
 
 	l.rkey, err = l.regs.Register(qp.Region{Data: l.mem, Addr: ourVA,
@@ -120,12 +115,10 @@ type faults struct{ lose, double, swap int }
 
 // faulty is the segment with faults on our side of it.
 type faulty struct {
-	*segment
 	mu      sync.Mutex
 	rng     *rand.Rand
 	in, out faults
 	held    [2][]byte // a frame that lets the next one pass: received, sent
-	pending [][]byte  // frames received, to be handed over before others
 	count   int       // of faults since set
 
 	peerPort int
@@ -254,33 +247,12 @@ func flushICRC(b []byte, driver bool) {
 	}
 }
 
-func (f *faulty) read(buf []byte) ([]byte, error) {
-	for {
-		if len(f.pending) != 0 {
-			b := f.pending[0]
-			f.pending = f.pending[1:]
-			return b, nil
-		}
-		b, err := f.segment.read(buf)
-		if err != nil {
-			return b, err
-		}
-		flushICRC(b, false)
-		f.pending = f.pass(false, b)
+func (f *faulty) filter(sent bool, b []byte) [][]byte {
+	flushICRC(b, sent)
+	if sent {
+		f.throttle(len(b))
 	}
-}
-
-func (f *faulty) send(now time.Time, p *softnic.Port) (int, error) {
-	b, ok := f.next(now, p)
-	if !ok {
-		return 0, nil
-	}
-	flushICRC(b, true)
-	f.throttle(len(b))
-	for _, b := range f.pass(true, b) {
-		f.write(b)
-	}
-	return len(b), nil
+	return f.pass(sent, b)
 }
 
 // link says how two QPs are connected.

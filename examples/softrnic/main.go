@@ -15,17 +15,19 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp"
+	roce "github.com/roce-go/roce/qp/endpoint"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
 const usage = `usage: softrnic WIRE [option...] [ADDRESS]
 
-A RoCE v2 endpoint in user space. With -pingpong or -perftest it is the tool of
+A RoCE v2 endpoint in user space. With -pingpong, -perftest or -cm it is the tool of
 that name: a server, or with ADDRESS a client of the server there. Otherwise it
 makes one queue pair, prints its numbers, connects it to the peer that -peer
 names, and serves a region and a receive queue, or does what -op says.
@@ -51,6 +53,7 @@ options:
 type options struct {
 	segment, udp, tap, packet string
 	strict                    bool
+	cm                        string
 	mac                       string
 	ips                       string
 	gid                       int
@@ -83,7 +86,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.rate, "rate", 0, "most `bytes` sent a second; 0: as fast as it goes")
 	fs.StringVar(&o.pingpong, "pingpong", "", "be ibv_`KIND`_pingpong: rc, uc or ud")
 	fs.StringVar(&o.perftest, "perftest", "", "be ib_`TEST`_bw: send, write, read or atomic (handshake of perftest 5.7 to 6.06)")
-	fs.IntVar(&o.tcp, "p", 18515, "TCP `port` of the tools' handshake")
+	fs.StringVar(&o.cm, "cm", "", "be a `ROLE` of RDMA-CM: "+strings.Join(cmRoles, ", "))
+	fs.IntVar(&o.tcp, "p", 0, "`port`: of the tools' handshake over TCP, 0 means 18515; with -cm RDMA-CM's, 0 means the tool's own")
 	fs.IntVar(&o.n, "n", 1000, "`number` of messages")
 	fs.IntVar(&o.size, "size", 0, "`bytes` of a message; 0: what the tool takes (4096, 1024 for ud, 65536)")
 	fs.IntVar(&o.mtu, "mtu", 1024, "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096")
@@ -102,8 +106,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "softrnic:", err)
 		return 2
 	}
-	if fs.NArg() > 1 || fs.NArg() == 1 && o.pingpong == "" && o.perftest == "" {
-		return bad(errors.New("one ADDRESS at most, with -pingpong or -perftest; see -h"))
+	if fs.NArg() > 1 || fs.NArg() == 1 && o.pingpong == "" && o.perftest == "" && o.cm == "" {
+		return bad(errors.New("one ADDRESS at most, with -pingpong, -perftest or -cm; see -h"))
+	}
+	if err := o.check(); err != nil {
+		return bad(err)
 	}
 	e, err := o.open()
 	if err != nil {
@@ -112,10 +119,15 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	defer e.close()
 
 	switch {
+	case o.cm != "":
+		err = e.cm(&o, fs.Arg(0), stdout)
 	case o.pingpong != "" || o.perftest != "":
+		if o.tcp == 0 {
+			o.tcp = 18515
+		}
 		var tcp net.Conn
 		if tcp, err = handshakeConn(fs.Arg(0), o.tcp); err != nil {
-			return bad(err)
+			break
 		}
 		defer tcp.Close()
 		t := tool{endpoint: e, tcp: tcp, server: fs.NArg() == 0, n: o.n, size: o.size, mtu: o.mtu, out: stdout}
@@ -134,13 +146,41 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return 0
 }
 
+// check finds wrong options before anything is opened.
+func (o *options) check() error {
+	kinds, tests, ops := []string{"rc", "uc", "ud"}, []string{"send", "write", "read", "atomic"}, []string{"send", "write", "read", "fadd", "cswap"}
+	one := func(flag, v string, of []string) error {
+		if v == "" || slices.Contains(of, v) {
+			return nil
+		}
+		return fmt.Errorf("%s %q: want %s", flag, v, strings.Join(of, ", "))
+	}
+	if err := errors.Join(one("-pingpong", o.pingpong, kinds), one("-perftest", o.perftest, tests), one("-c", o.kind, kinds),
+		one("-op", o.op, ops), one("-cm", o.cm, cmRoles)); err != nil {
+		return err
+	}
+	for _, v := range []struct {
+		flag           string
+		is, least, max int
+	}{{"-n", o.n, 1, 1 << 30}, {"-size", o.size, 0, 1 << 30}, {"-p", o.tcp, 0, 65535}, {"-rate", o.rate, 0, 1 << 30}, {"-psn", o.psn, -1, 0xffffff}} {
+		if v.is < v.least || v.is > v.max {
+			return fmt.Errorf("%s %d: want %d to %d", v.flag, v.is, v.least, v.max)
+		}
+	}
+	switch o.mtu {
+	case 256, 512, 1024, 2048, 4096:
+	default:
+		return fmt.Errorf("-mtu %d: want 256, 512, 1024, 2048 or 4096", o.mtu)
+	}
+	return nil
+}
+
 // endpoint is a port on its wire.
 type endpoint struct {
 	*loop
 	regs *qp.Regions
 	gids []netip.Addr
 	gid  int
-	mac  [6]byte // of all peers, where the wire has no hardware addresses
 	psn  uint32
 }
 
@@ -150,34 +190,20 @@ func (o *options) open() (*endpoint, error) {
 	if err != nil || len(hw) != 6 {
 		return nil, fmt.Errorf("-mac %s is no Ethernet address", o.mac)
 	}
-	if o.udp != "" {
-		o.ips = o.udp
-	}
 	e := &endpoint{gid: o.gid, psn: rand.Uint32()}
 	if o.psn >= 0 {
 		e.psn = uint32(o.psn)
 	}
-	cfg := softnic.Config{MAC: frame.MAC(hw)}
-	for _, s := range strings.Split(o.ips, ",") {
-		a, err := netip.ParseAddr(s)
-		if err != nil {
-			return nil, err
+	if o.udp == "" {
+		for _, s := range strings.Split(o.ips, ",") {
+			a, err := netip.ParseAddr(s)
+			if err != nil {
+				return nil, fmt.Errorf("-ip: %w", err)
+			}
+			e.gids = append(e.gids, a)
 		}
-		e.gids = append(e.gids, a)
-		cfg.GIDs = append(cfg.GIDs, softnic.GID{Addr: a})
 	}
-	if o.gid < 0 || o.gid >= len(e.gids) {
-		return nil, fmt.Errorf("-gid %d: there are %d addresses", o.gid, len(e.gids))
-	}
-	if e.regs, err = qp.NewRegions(64); err != nil {
-		return nil, err
-	}
-	cfg.Regions = e.regs
-	p, err := softnic.New(cfg)
-	if err != nil {
-		return nil, err
-	}
-	var w wire
+	var w roce.Wire
 	wires := 0
 	for _, s := range []string{o.segment, o.udp, o.tap, o.packet} {
 		if s != "" {
@@ -189,26 +215,43 @@ func (o *options) open() (*endpoint, error) {
 		return nil, errors.New("name one wire: -segment, -udp, -tap or -packet; see -h")
 	case o.segment != "":
 		local, remote, _ := strings.Cut(o.segment, ",")
-		w, err = newSegment(local, remote)
+		w = roce.Segment(local, remote, e.gids...)
+	case o.udp != "" && o.strict:
+		w = roce.StrictUDP(o.udp)
 	case o.udp != "":
-		e.mac = [6]byte{2}
-		w, err = newSocket(netip.AddrPortFrom(e.gids[0], frame.Port), o.strict)
+		w = roce.UDP(o.udp)
 	case o.tap != "":
-		w, err = openTAP(o.tap)
+		w = roce.TAP(o.tap, e.gids...)
 	default:
-		w, err = openPacket(o.packet)
+		w = roce.Packet(o.packet, e.gids...)
 	}
+	cfg := roce.Config{MAC: frame.MAC(hw), Rate: o.rate}
+	if o.cm == "" {
+		// Numbers in order: people write them down.
+		cfg.Port = func(c *softnic.Config) { c.Seed = nil }
+	}
+	ep, err := cfg.Open(w)
 	if err != nil {
 		return nil, err
 	}
-	e.loop = newLoop(p, w, o.rate)
+	e.loop = newLoop(ep)
+	e.gids = ep.Addrs()
+	if o.gid < 0 || o.gid >= len(e.gids) {
+		e.close()
+		return nil, fmt.Errorf("-gid %d: there are %d addresses", o.gid, len(e.gids))
+	}
+	if o.mtu > ep.PathMTU() {
+		e.close()
+		return nil, fmt.Errorf("-mtu %d: the largest that fits the link is %d", o.mtu, ep.PathMTU())
+	}
+	e.regs = e.port.Regions()
 	return e, nil
 }
 
 // address returns an address handle for a peer.
 func (e *endpoint) address(gid [16]byte) (qp.AHAttr, error) {
 	a := netip.AddrFrom16(gid).Unmap()
-	h := qp.AHAttr{GID: gid, MAC: e.mac}
+	h := qp.AHAttr{GID: gid}
 	for i := range e.gids {
 		j := (e.gid + i) % len(e.gids)
 		if e.gids[j].Is4() == a.Is4() {

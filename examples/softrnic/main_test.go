@@ -31,7 +31,10 @@ func TestUsage(t *testing.T) {
 	require.Zero(t, code)
 	require.Contains(t, out, "usage: softrnic")
 	for _, bad := range []string{"", "-nonsense", "-segment x,y", "-segment 127.0.0.1:0,127.0.0.1:1 -tap x", "-segment 127.0.0.1:0,127.0.0.1:1 -ip x",
-		"-segment 127.0.0.1:0,127.0.0.1:1 -gid 7", "-segment 127.0.0.1:0,127.0.0.1:1 -mac x", "-packet nosuchinterface", "-segment 127.0.0.1:0,127.0.0.1:1 here"} {
+		"-segment 127.0.0.1:0,127.0.0.1:1 -gid 7", "-segment 127.0.0.1:0,127.0.0.1:1 -mac x", "-packet nosuchinterface", "-segment 127.0.0.1:0,127.0.0.1:1 here",
+		"-udp 0.0.0.0", "-tap namesofmorethan15characters", "-segment 127.0.0.1:0,127.0.0.1:1 -n -5", "-segment 127.0.0.1:0,127.0.0.1:1 -size -1",
+		"-segment 127.0.0.1:0,127.0.0.1:1 -mtu 1000", "-segment 127.0.0.1:0,127.0.0.1:1 -perftest nosuch", "-segment 127.0.0.1:0,127.0.0.1:1 -cm nosuch",
+		"-packet lo -ip 127.0.0.1"} {
 		out, code := program(strings.Fields(bad)...)
 		require.Equal(t, 2, code, bad)
 		require.NotEmpty(t, out)
@@ -53,43 +56,50 @@ func TestAgainstItself(t *testing.T) {
 	if exec.Command("ip", "tuntap", "add", "mode", "tap", "name", tap).Run() == nil {
 		defer exec.Command("ip", "link", "del", tap).Run()
 		require.NoError(t, exec.Command("ip", "link", "set", tap, "mtu", "4400", "up").Run())
-		wires["interface"] = [2]string{"-tap " + tap, "-packet " + tap + " -mac 52:54:00:00:00:02 -ip 192.0.2.2,2001:db8::2"}
+		wires["interface"] = [2]string{"-ip 198.18.7.1 -tap " + tap, "-packet " + tap + " -mac 52:54:00:00:00:02 -ip 198.18.7.2"}
 	}
 	for name, wire := range wires {
 		for _, what := range []string{
 			"-pingpong rc -n 50", "-pingpong rc -n 20 -size 20000 -mtu 4096", "-pingpong uc -n 50 -size 900", "-pingpong ud -n 50",
 			"-perftest send -n 50", "-perftest write -n 50", "-perftest read -n 50", "-perftest atomic -n 50",
 			"-perftest send -c ud -n 50 -size 500",
+			"-cm rping -n 20 -size 3000", "-cm ucmatose -n 50", "-cm rdma", "-cm udaddy -n 40",
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				l, err := net.Listen("tcp", "127.0.0.1:0")
 				require.NoError(t, err)
 				port := l.Addr().(*net.TCPAddr).Port
 				l.Close()
-				what += fmt.Sprintf(" -rate 50000000 -p %d", port)
+				server, client := "", " 127.0.0.1"
+				if strings.HasPrefix(what, "-cm") {
+					client = " " + map[string]string{"segment": "192.0.2.1", "udp": "127.0.0.1", "interface": "198.18.7.1"}[name]
+					what += " -rate 50000000"
+				} else {
+					server, client = fmt.Sprintf(" -rate 50000000 -p %d", port), fmt.Sprintf(" -rate 50000000 -p %d", port)+client
+				}
 				type result struct {
 					out  string
 					code int
 				}
-				server := make(chan result, 1)
+				served := make(chan result, 1)
 				go func() {
-					out, code := program(strings.Fields(wire[0] + " " + what)...)
-					server <- result{out, code}
+					out, code := program(strings.Fields(wire[0] + " " + what + server)...)
+					served <- result{out, code}
 				}()
 				var out string
 				code := 2
-				for end := time.Now().Add(20 * time.Second); code == 2 && time.Now().Before(end); {
+				for end := time.Now().Add(20 * time.Second); code != 0 && time.Now().Before(end); {
 					// The server is not listening yet, or the last one's socket not gone.
-					out, code = program(strings.Fields(wire[1] + " " + what + " 127.0.0.1")...)
+					out, code = program(strings.Fields(wire[1] + " " + what + client)...)
 					select {
-					case r := <-server:
+					case r := <-served:
 						require.Zero(t, r.code, r.out)
-						server <- r
+						served <- r
 					default:
 					}
 				}
 				require.Zero(t, code, out)
-				r := <-server
+				r := <-served
 				require.Zero(t, r.code, r.out)
 			})
 		}

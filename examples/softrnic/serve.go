@@ -97,7 +97,7 @@ func (e *endpoint) serve(o *options, stdin io.Reader, stdout io.Writer) error {
 	go func() {
 		interrupted(o.dur)
 		close(stop)
-		e.changed.Broadcast()
+		e.wake()
 	}()
 	for {
 		over := false

@@ -299,7 +299,7 @@ func (t *tool) perftestServe(p *pair, op qp.Op, local *peer, into []byte) (recei
 	end := make(chan error, 1)
 	go func() {
 		end <- t.perftestClose(op, local, 0)
-		t.changed.Broadcast()
+		t.wake()
 	}()
 	var closed error
 	over := false

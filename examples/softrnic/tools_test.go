@@ -4,12 +4,17 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -72,12 +77,11 @@ func (l *lab) testTool(t *testing.T, wire, more, tool, ours string) {
 // reaches the guest through a TAP interface. That takes privileges.
 func (l *lab) testSocket(t *testing.T) {
 	const name = "rocetest0"
-	w, err := openTAP(name)
+	tap, err := openTAP(name)
 	if err != nil {
 		t.Skipf("no TAP interface: %v", err)
 	}
-	tap := w.(*device)
-	defer tap.close()
+	defer tap.Close()
 	for _, args := range []string{"addr add 198.51.100.1/24 dev " + name, "link set " + name + " mtu 4400 address 52:54:00:00:00:01 up"} {
 		out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
 		if err != nil {
@@ -96,27 +100,28 @@ func (l *lab) testSocket(t *testing.T) {
 		return gid != ""
 	}, 5*time.Second, 10*time.Millisecond)
 	l.loop.close()
-	seg, err := newSegment(fmt.Sprintf("127.0.0.1:%d", l.ports[0]), fmt.Sprintf("127.0.0.1:%d", l.ports[1]))
+	seg, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: l.ports[0]})
 	require.NoError(t, err)
-	defer seg.close()
+	defer seg.Close()
+	guest := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(l.ports[1]))
 	go func() {
 		buf := make([]byte, 1<<16)
 		for {
-			b, err := tap.read(buf)
-			if err != nil {
+			n, err := tap.Read(buf)
+			if errors.Is(err, os.ErrClosed) {
 				return
 			}
-			seg.write(b)
+			_, _ = seg.WriteToUDPAddrPort(buf[:n], guest)
 		}
 	}()
 	go func() {
 		buf := make([]byte, 1<<16)
 		for {
-			b, err := seg.read(buf)
-			if err != nil {
+			n, _, err := seg.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			_, _ = tap.f.Write(b)
+			_, _ = tap.Write(buf[:n])
 		}
 	}()
 	for _, c := range []struct{ tool, ours string }{
@@ -127,6 +132,26 @@ func (l *lab) testSocket(t *testing.T) {
 	} {
 		l.testTool(t, "-udp=198.51.100.1", ", UDP socket", c.tool, c.ours)
 	}
+}
+
+// openTAP makes a TAP interface.
+func openTAP(name string) (*os.File, error) {
+	fd, err := syscall.Open("/dev/net/tun", syscall.O_RDWR|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	var req struct {
+		name  [syscall.IFNAMSIZ]byte
+		flags uint16
+		_     [22]byte
+	}
+	copy(req.name[:syscall.IFNAMSIZ-1], name)
+	req.flags = syscall.IFF_TAP | syscall.IFF_NO_PI
+	if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), syscall.TUNSETIFF, uintptr(unsafe.Pointer(&req))); e != 0 {
+		syscall.Close(fd)
+		return nil, e
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // listening reports whether somebody on this host listens at a TCP port.

@@ -77,6 +77,11 @@ type Config struct {
 	CM cm.Config
 	// Port, where not nil, may change the port's configuration before it is made.
 	Port func(*softnic.Config)
+	// Filter, where not nil, decides on each Ethernet frame sent or received what is
+	// sent or received in its place: nothing for a loss, two for a duplicate, and so
+	// on. For tests; wires without Ethernet frames (UDP) do not have it. It must not
+	// keep the frame, nor call the endpoint.
+	Filter func(sent bool, frame []byte) [][]byte
 	// Logger gets connection events, at Info, and what was refused, at Warn. nil
 	// keeps silent.
 	Logger *slog.Logger
@@ -259,7 +264,7 @@ func (e *Endpoint) Wait(ctx context.Context, done func(now time.Time, p *softnic
 			return net.ErrClosed
 		}
 		ok := done(now, e.port)
-		e.settle(now)
+		sent := e.settle(now)
 		switch {
 		case ok:
 			return nil
@@ -267,6 +272,8 @@ func (e *Endpoint) Wait(ctx context.Context, done func(now time.Time, p *softnic
 			return context.Cause(ctx)
 		case e.loop.err != nil:
 			return e.loop.err
+		case sent: // datagrams are complete then
+			continue
 		}
 		e.loop.waiters++
 		e.loop.changed.Wait()

@@ -70,25 +70,27 @@ func (l *loop) read(e *Endpoint) {
 }
 
 // settle tells whom it concerns what became of the calls into the port, sends what
-// it has, and arms the timer. The lock is held.
-func (e *Endpoint) settle(now time.Time) {
+// it has, and arms the timer. It reports whether anything was sent. The lock is held.
+func (e *Endpoint) settle(now time.Time) (sent bool) {
 	if e.loop.closed {
-		return
+		return false
 	}
 	for {
 		e.takeEvents(now)
 		e.takeCompletions(now)
-		if e.send(now) {
-			// Datagrams complete as they are sent.
-			if e.takeCompletions(now) {
-				continue
-			}
+		if !e.send(now) {
+			break
 		}
-		break
+		sent = true
+		// Datagrams complete as they are sent.
+		if !e.takeCompletions(now) {
+			break
+		}
 	}
 	if e.loop.waiters != 0 {
 		e.loop.changed.Broadcast()
 	}
+	return sent
 }
 
 // send sends what the port has, as far as the rate allows, and arms the timer. It

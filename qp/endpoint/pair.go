@@ -21,10 +21,8 @@ const pairDepth = 4096
 
 type pairEnd struct {
 	frames
-	n    byte
-	peer *pairEnd
-	drop func() bool // for tests: lose the next frame; nil loses none
-
+	n      byte
+	peer   *pairEnd
 	mu     sync.Mutex
 	queue  [][]byte
 	spare  [][]byte
@@ -39,6 +37,7 @@ func (p *pairEnd) open(cfg *Config) (transport, error) {
 	if len(cfg.GIDs) == 0 {
 		cfg.GIDs = []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, p.n}), netip.AddrFrom16([16]byte{0x20, 1, 0x0d, 0xb8, 15: p.n})}
 	}
+	p.filter = cfg.Filter
 	return p, nil
 }
 
@@ -73,9 +72,7 @@ func (p *pairEnd) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 		}
 		n++
 		bytes += len(b)
-		if p.drop == nil || !p.drop() {
-			p.peer.put(b)
-		}
+		p.each(b, p.peer.put)
 	}
 	return n, bytes, nil
 }

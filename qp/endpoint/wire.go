@@ -34,8 +34,9 @@ type transport interface {
 // frames is the part of a transport that all have whose packets are Ethernet
 // frames.
 type frames struct {
-	in  [][]byte
-	out []byte
+	in     [][]byte
+	out    []byte
+	filter func(sent bool, frame []byte) [][]byte
 }
 
 func (f *frames) deliver(now time.Time, e *Endpoint) {
@@ -43,7 +44,13 @@ func (f *frames) deliver(now time.Time, e *Endpoint) {
 		if e.tap != nil {
 			e.record(now, b)
 		}
-		e.port.HandleFrame(now, b)
+		if f.filter == nil {
+			e.port.HandleFrame(now, b)
+			continue
+		}
+		for _, b := range f.filter(false, b) {
+			e.port.HandleFrame(now, b)
+		}
 	}
 	f.in = f.in[:0]
 }
@@ -62,6 +69,17 @@ func (f *frames) next(now time.Time, e *Endpoint) ([]byte, bool) {
 		e.record(now, b)
 	}
 	return b, true
+}
+
+// each calls write with what the filter makes of a frame.
+func (f *frames) each(b []byte, write func([]byte)) {
+	if f.filter == nil {
+		write(b)
+		return
+	}
+	for _, b := range f.filter(true, b) {
+		write(b)
+	}
 }
 
 func (f *frames) peerMAC() frame.MAC { return frame.MAC{} }

@@ -1,4 +1,4 @@
-package main
+package endpoint
 
 import (
 	"encoding/binary"
@@ -16,8 +16,8 @@ import (
 )
 
 // sent returns the UDP payload of a packet whose ICRC was made with an
-// identification, and the socket that is to judge it.
-func sent(t testing.TB, id uint16, n int) (*socket, []byte) {
+// identification, and the judge of it.
+func sent(t testing.TB, id uint16, n int) (*judge, []byte) {
 	f := frame.Frame{
 		Link: frame.Ethernet, Net: frame.IPv4, Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"),
 		ID: id, DF: true, HopLimit: 3, TrafficClass: 5, SrcPort: 0xc123, DstPort: 4791,
@@ -25,16 +25,22 @@ func sent(t testing.TB, id uint16, n int) (*socket, []byte) {
 	f.Packet.Opcode, f.Packet.DestQP, f.Packet.PKey = bth.RC.Opcode(bth.SendOnly), 0x11, 0xffff
 	f.Packet.SetPayload(make([]byte, n))
 	b := f.AppendTo(nil)
-	s := &socket{
-		from:  netip.AddrPortFrom(f.Src, f.SrcPort),
-		local: netip.AddrPortFrom(f.Dst, 4791),
-		ids:   map[int]*idSpace{},
+	s := &judge{
+		from:     netip.AddrPortFrom(f.Src, f.SrcPort),
+		local:    netip.AddrPortFrom(f.Dst, 4791),
+		idFinder: idFinder{spaces: map[int]*idSpace{}},
 	}
 	return s, b[14+28:]
 }
 
-func (s *socket) judge(payload []byte) (uint16, bool) {
-	return s.identification(append(header(nil, s.from, s.local, len(payload)), payload...))
+// judge is a socket's view of a packet.
+type judge struct {
+	from, local netip.AddrPort
+	idFinder
+}
+
+func (s *judge) judge(payload []byte) (uint16, bool) {
+	return s.find(append(header(nil, s.from, s.local, len(payload)), payload...))
 }
 
 // TestIdentificationIsFound finds each of the 65536 out of the ICRC alone.
@@ -130,7 +136,7 @@ func TestIdentificationOfTheKernel(t *testing.T) {
 			if (frame.Finder{}).Decode(frame.Ethernet, b, len(b), &f) != nil || f.Net != frame.IPv4 || f.CheckICRC() != frame.ICRCGood {
 				continue
 			}
-			s := &socket{from: netip.AddrPortFrom(f.Src, f.SrcPort), local: netip.AddrPortFrom(f.Dst, f.DstPort), ids: map[int]*idSpace{}}
+			s := &judge{netip.AddrPortFrom(f.Src, f.SrcPort), netip.AddrPortFrom(f.Dst, f.DstPort), idFinder{spaces: map[int]*idSpace{}}}
 			id, ok := s.judge(f.Transport)
 			require.True(t, ok)
 			require.Equal(t, f.ID, id)

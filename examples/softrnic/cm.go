@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	roce "github.com/roce-go/roce/qp/endpoint"
+)
+
+// cmRoles are what -cm takes.
+var cmRoles = []string{"rping", "ucmatose", "rdma", "udaddy"}
+
+// cm is a tool that connects by RDMA-CM.
+func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
+	port := map[string]int{"rping": 7174, "ucmatose": 7471, "rdma": 7471, "udaddy": 7174}[o.cm]
+	if o.tcp != 0 {
+		port = o.tcp
+	}
+	t := &cmTool{endpoint: e, o: o, out: stdout, port: port}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, fmt.Errorf("-cm %s: nothing came for %v", o.cm, patience))
+	defer cancel()
+	if address != "" {
+		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", address)
+		if err != nil {
+			return err
+		}
+		t.to = netip.AddrPortFrom(ips[0].Unmap(), uint16(port)).String()
+	}
+	switch {
+	case o.cm == "udaddy":
+		return t.udaddy(ctx)
+	case address == "":
+		return t.serve(ctx)
+	case o.cm == "rping":
+		return t.rpingClient(ctx)
+	}
+	return t.exchange(ctx)
+}
+
+type cmTool struct {
+	*endpoint
+	o    *options
+	out  io.Writer
+	port int
+	to   string
+}
+
+// serve takes connections until one has done what was asked for.
+func (t *cmTool) serve(ctx context.Context) error {
+	cfg := roce.ListenConfig{ConnConfig: t.config()}
+	l, err := t.ep.Listen(ctx, ":"+strconv.Itoa(t.port), &cfg)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	c, err := l.Accept(ctx)
+	if err != nil {
+		return fmt.Errorf("no client came to port %d: %w", t.port, err)
+	}
+	defer c.Close()
+	fmt.Fprintf(t.out, "connected: %v, QP %#06x\n", c.RemoteAddr().Addr(), c.QP())
+	switch t.o.cm {
+	case "rping":
+		return t.rpingServer(ctx, c)
+	case "rdma":
+		return t.rdmaServer(ctx, c)
+	}
+	return t.ucmatose(ctx, c, false)
+}
+
+// exchange dials and exchanges messages.
+func (t *cmTool) exchange(ctx context.Context) error {
+	cfg := t.config()
+	c, err := t.ep.Dial(ctx, t.to, &cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	fmt.Fprintf(t.out, "connected: %v, QP %#06x\n", c.RemoteAddr().Addr(), c.QP())
+	if t.o.cm == "rdma" {
+		return t.rdmaClient(ctx, c)
+	}
+	return t.ucmatose(ctx, c, true)
+}
+
+// config has as many receives as the tools send messages at once.
+func (t *cmTool) config() roce.ConnConfig {
+	return roce.ConnConfig{RecvDepth: 64, RecvSize: max(t.size(), 256), SendDepth: 64, RetryCnt: 7, RNRRetry: 7}
+}
+
+func (t *cmTool) size() int {
+	if t.o.size != 0 {
+		return t.o.size
+	}
+	return map[string]int{"rping": 64, "ucmatose": 100, "rdma": 16, "udaddy": 100}[t.o.cm]
+}
+
+// ucmatose exchanges messages as that tool does: the client sends all of its, then
+// the server.
+func (t *cmTool) ucmatose(ctx context.Context, c *roce.Conn, client bool) error {
+	n, msg := t.o.n, make([]byte, t.size())
+	send := func() error {
+		for range n {
+			if err := c.Send(ctx, msg); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	recv := func() error {
+		for i := range n {
+			if _, err := c.Recv(ctx, msg); err != nil {
+				return fmt.Errorf("after %d of %d messages: %w", i, n, err)
+			}
+		}
+		return nil
+	}
+	first, second := recv, send
+	if client {
+		first, second = send, recv
+	}
+	if err := first(); err != nil {
+		return err
+	}
+	if err := second(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "%d messages of %d bytes both ways\n", n, len(msg))
+	if !client {
+		t.gone(c)
+	}
+	return nil
+}
+
+// gone waits for the peer to end the connection.
+func (t *cmTool) gone(c *roce.Conn) {
+	select {
+	case <-c.Done():
+	case <-time.After(5 * time.Second):
+	}
+}
+
+// rdmaServer and rdmaClient are rdma-core's rdma_server and rdma_client: a message of
+// 16 bytes each way.
+func (t *cmTool) rdmaServer(ctx context.Context, c *roce.Conn) error {
+	b := make([]byte, t.size())
+	n, err := c.Recv(ctx, b)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.out, "%d bytes came\n", n)
+	if err := c.Send(ctx, b[:n]); err != nil {
+		return err
+	}
+	t.gone(c)
+	return nil
+}
+
+func (t *cmTool) rdmaClient(ctx context.Context, c *roce.Conn) error {
+	b := make([]byte, t.size())
+	if err := c.Send(ctx, b); err != nil {
+		return err
+	}
+	n, err := c.Recv(ctx, b)
+	if err == nil {
+		fmt.Fprintf(t.out, "%d bytes came back\n", n)
+	}
+	return err
+}
+
+var errRping = errors.New("not a message of rping: 16 bytes with address, key and length")

@@ -1,0 +1,155 @@
+package endpoint
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// TAP is a TAP interface, made if there is none (Linux, CAP_NET_ADMIN). The host must
+// bring it up, and give it an address of its own: ip link set NAME up. addrs are the
+// port's addresses.
+func TAP(name string, addrs ...netip.Addr) Wire { return deviceWire{name, addrs, openTAP} }
+
+// Packet is a network interface, beside what the host does with it (Linux,
+// CAP_NET_RAW). addrs are the port's addresses, which must not be the host's.
+func Packet(name string, addrs ...netip.Addr) Wire { return deviceWire{name, addrs, openPacket} }
+
+type deviceWire struct {
+	name  string
+	addrs []netip.Addr
+	file  func(name string) (int, error)
+}
+
+func (w deviceWire) open(cfg *Config) (transport, error) {
+	if w.name == "" || len(w.name) >= syscall.IFNAMSIZ {
+		return nil, fmt.Errorf("interface name %q: want 1 to %d bytes", w.name, syscall.IFNAMSIZ-1)
+	}
+	cfg.addrs(w.addrs)
+	for _, a := range cfg.GIDs {
+		if hostHas(a) {
+			return nil, fmt.Errorf("%v is an address of this host: the port needs one of its own", a)
+		}
+	}
+	fd, err := w.file(w.name)
+	if err != nil {
+		return nil, err
+	}
+	// Not blocking, so that closing ends a read.
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		syscall.Close(fd)
+		return nil, err
+	}
+	d := &device{frames: frames{filter: cfg.Filter}, f: os.NewFile(uintptr(fd), w.name), buf: make([]byte, 1<<16), linkMTU: 1500}
+	if i, err := net.InterfaceByName(w.name); err == nil {
+		d.linkMTU = i.MTU
+	}
+	return d, nil
+}
+
+// hostHas reports whether a is an address of this host.
+func hostHas(a netip.Addr) bool {
+	addrs, _ := net.InterfaceAddrs()
+	for _, x := range addrs {
+		if n, ok := x.(*net.IPNet); ok {
+			if b, ok := netip.AddrFromSlice(n.IP); ok && b.Unmap() == a.WithZone("") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func openTAP(name string) (int, error) {
+	fd, err := syscall.Open("/dev/net/tun", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
+	}
+	var req struct {
+		name  [syscall.IFNAMSIZ]byte
+		flags uint16
+		_     [22]byte
+	}
+	copy(req.name[:syscall.IFNAMSIZ-1], name)
+	req.flags = syscall.IFF_TAP | syscall.IFF_NO_PI
+	if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), syscall.TUNSETIFF, uintptr(unsafe.Pointer(&req))); e != 0 {
+		syscall.Close(fd)
+		return 0, &os.PathError{Op: "TAP interface", Path: name, Err: e}
+	}
+	return fd, nil
+}
+
+func openPacket(name string) (int, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return 0, err
+	}
+	proto := binary.NativeEndian.Uint16([]byte{0, syscall.ETH_P_ALL})
+	fd, err := syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, int(proto))
+	if err != nil {
+		return 0, &os.PathError{Op: "packet socket", Path: name, Err: err}
+	}
+	if err := syscall.Bind(fd, &syscall.SockaddrLinklayer{Protocol: proto, Ifindex: i.Index}); err != nil {
+		syscall.Close(fd)
+		return 0, &os.PathError{Op: "packet socket", Path: name, Err: err}
+	}
+	_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<20)
+	// The port's Ethernet address is not the interface's.
+	// struct packet_mreq: interface, type, no address.
+	mreq := binary.NativeEndian.AppendUint32(nil, uint32(i.Index))
+	mreq = binary.NativeEndian.AppendUint16(mreq, syscall.PACKET_MR_PROMISC)
+	mreq = append(mreq, make([]byte, 10)...)
+	if err := syscall.SetsockoptString(fd, syscall.SOL_PACKET, syscall.PACKET_ADD_MEMBERSHIP, string(mreq)); err != nil {
+		syscall.Close(fd)
+		return 0, &os.PathError{Op: "promiscuous mode", Path: name, Err: err}
+	}
+	return fd, nil
+}
+
+// device is a file that gives and takes one frame a call.
+type device struct {
+	frames
+	f       *os.File
+	buf     []byte
+	linkMTU int
+}
+
+func (d *device) mtu() int { return d.linkMTU }
+
+func (d *device) wait() error {
+	for {
+		n, err := d.f.Read(d.buf)
+		switch {
+		case err == nil:
+			d.in = append(d.in[:0], d.buf[:n])
+			return nil
+		case errors.Is(err, os.ErrClosed):
+			return err
+		}
+		// The interface is down, or gone: it may come back, and what comes then finds
+		// us here.
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (d *device) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
+	b, ok := d.next(now, e)
+	if !ok {
+		return 0, 0, nil
+	}
+	d.each(b, func(b []byte) {
+		// An interface that is down or full loses frames.
+		if _, werr := d.f.Write(b); errors.Is(werr, syscall.EMSGSIZE) {
+			err = errTooBig
+		}
+	})
+	return 1, len(b), err
+}
+
+func (d *device) close() error { return d.f.Close() }

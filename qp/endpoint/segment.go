@@ -1,0 +1,85 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// Segment is an Ethernet segment of two hosts whose frames travel in UDP datagrams,
+// one each, without FCS: what QEMU's -netdev dgram and socket speak. local and remote
+// are ADDRESS:PORT; addrs are the port's addresses on the segment.
+func Segment(local, remote string, addrs ...netip.Addr) Wire {
+	return segmentWire{local, remote, addrs}
+}
+
+type segmentWire struct {
+	local, remote string
+	addrs         []netip.Addr
+}
+
+// segmentMTU is what QEMU's cards take at most.
+const segmentMTU = 9216
+
+func (w segmentWire) open(cfg *Config) (transport, error) {
+	l, err := netip.ParseAddrPort(w.local)
+	if err != nil {
+		return nil, fmt.Errorf("segment: %q is not ADDRESS:PORT", w.local)
+	}
+	r, err := netip.ParseAddrPort(w.remote)
+	if err != nil {
+		return nil, fmt.Errorf("segment: %q is not ADDRESS:PORT", w.remote)
+	}
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(l))
+	if err != nil {
+		return nil, err
+	}
+	// As much as the system gives: what does not fit is lost like any frame.
+	_ = c.SetReadBuffer(4 << 20)
+	_ = c.SetWriteBuffer(4 << 20)
+	cfg.addrs(w.addrs)
+	return &segment{frames: frames{filter: cfg.Filter}, conn: c, peer: r, buf: make([]byte, 1<<16)}, nil
+}
+
+// addrs takes the addresses of a wire where the configuration has none.
+func (cfg *Config) addrs(a []netip.Addr) {
+	if len(cfg.GIDs) == 0 {
+		cfg.GIDs = a
+	}
+}
+
+type segment struct {
+	frames
+	conn *net.UDPConn
+	peer netip.AddrPort
+	buf  []byte
+}
+
+func (s *segment) mtu() int { return segmentMTU }
+
+func (s *segment) wait() error {
+	for {
+		n, _, err := s.conn.ReadFromUDPAddrPort(s.buf)
+		switch {
+		case err == nil:
+			s.in = append(s.in[:0], s.buf[:n])
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		}
+		time.Sleep(time.Millisecond) // nobody listens at the other end: there may be soon
+	}
+}
+
+func (s *segment) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
+	b, ok := s.next(now, e)
+	if !ok {
+		return 0, 0, nil
+	}
+	s.each(b, func(b []byte) { _, _ = s.conn.WriteToUDPAddrPort(b, s.peer) })
+	return 1, len(b), nil
+}
+
+func (s *segment) close() error { return s.conn.Close() }
