@@ -7,6 +7,9 @@ import (
 	"github.com/roce-go/roce/crc"
 )
 
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled bool
+
 // Nothing allocates when there is room, and nothing that is passed in escapes: the
 // packet below lives on the stack.
 func TestNoAllocations(t *testing.T) {

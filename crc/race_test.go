@@ -2,4 +2,4 @@
 
 package crc_test
 
-const raceEnabled = true
+func init() { raceEnabled = true }

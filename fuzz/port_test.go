@@ -14,6 +14,9 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled bool
+
 // Bits of a record's mode in FuzzPort.
 const (
 	modeAdapt = 1 << iota // make it a frame to this port

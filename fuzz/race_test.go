@@ -2,4 +2,4 @@
 
 package fuzz_test
 
-const raceEnabled = true
+func init() { raceEnabled = true }

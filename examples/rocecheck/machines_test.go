@@ -14,6 +14,9 @@ import (
 	"github.com/roce-go/roce/qp/simnet"
 )
 
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled bool
+
 // simulate has the machines of package qp exchange all operations over a link
 // with faults, and returns the captures of both ends.
 func simulate(t *testing.T, seed uint64, kind qp.Type, mtu, size int, faults simnet.Faults) (a, b []byte) {

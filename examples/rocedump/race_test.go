@@ -2,4 +2,4 @@
 
 package main
 
-const raceEnabled = true
+func init() { raceEnabled = true }

@@ -26,6 +26,9 @@ import (
 	"github.com/roce-go/roce/reth"
 )
 
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled bool
+
 func TestUsage(t *testing.T) {
 	code, out, errs := exec(nil, "-h")
 	require.Equal(t, exitGood, code)

@@ -9,6 +9,9 @@ import (
 	"github.com/roce-go/roce/fuzz/mutator"
 )
 
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled bool
+
 // TestAllocations counts over whole runs: an average would round small leaks
 // away.
 func TestAllocations(t *testing.T) {

@@ -2,4 +2,4 @@
 
 package mutator_test
 
-const raceEnabled = true
+func init() { raceEnabled = true }

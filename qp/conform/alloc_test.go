@@ -11,6 +11,9 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled bool
+
 // Frames of flows that were seen before allocate nothing, whatever they hold:
 // counted over every capture, findings and malformed packets included.
 func TestNoAllocation(t *testing.T) {

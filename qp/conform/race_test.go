@@ -2,4 +2,4 @@
 
 package conform_test
 
-const raceEnabled = true
+func init() { raceEnabled = true }

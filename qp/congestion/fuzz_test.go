@@ -17,6 +17,9 @@ import (
 	"github.com/roce-go/roce/qp/congestion/timely"
 )
 
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled bool
+
 const fuzzLine = 100e9
 
 var controllers = []struct {

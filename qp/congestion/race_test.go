@@ -2,4 +2,4 @@
 
 package congestion_test
 
-const raceEnabled = true
+func init() { raceEnabled = true }

@@ -10,6 +10,9 @@ import (
 	"github.com/roce-go/roce/qp/simnet"
 )
 
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled bool
+
 // Once pools and queues have grown to what a network needs, it runs without an
 // allocation: counted over a whole run, since AllocsPerRun rounds down.
 func TestNoAllocations(t *testing.T) {

@@ -2,4 +2,4 @@
 
 package simnet_test
 
-const raceEnabled = true
+func init() { raceEnabled = true }
