@@ -57,6 +57,8 @@ type Regions struct {
 	first int32 // of the free list, -1 when empty
 	last  int32
 	used  int
+
+	cipher keyCipher
 }
 
 // NewRegions returns a table for at most n regions and windows, 1 .. 2^24-1.
@@ -71,6 +73,16 @@ func NewRegions(n int) (*Regions, error) {
 	t.slots[n-1].next = -1
 	t.last = int32(n) - 1
 	return t, nil
+}
+
+// Seed makes keys that nobody can guess, whatever other keys he knows. It must be
+// called before there are any, or it does nothing and returns false.
+func (t *Regions) Seed(seed [32]byte) bool {
+	if t.used != 0 || t.slots[0].turn != 0 {
+		return false
+	}
+	t.cipher.init(seed)
+	return true
 }
 
 // Len returns the number of regions and windows.
@@ -90,11 +102,11 @@ func (t *Regions) alloc() (*regionSlot, uint32, error) {
 	s.turn++
 	t.used++
 	// Slot numbers count from 1, so that no key is below 256.
-	return s, uint32(i+1)<<8 | uint32(s.key), nil
+	return s, t.cipher.seal(uint32(i+1)<<8 | uint32(s.key)), nil
 }
 
 func (t *Regions) free(s *regionSlot, rkey uint32) {
-	i := int32(rkey>>8) - 1
+	i := int32(t.cipher.open(rkey)>>8) - 1
 	*s = regionSlot{key: s.key, turn: s.turn, next: -1}
 	if t.last < 0 {
 		t.first = i
@@ -106,6 +118,7 @@ func (t *Regions) free(s *regionSlot, rkey uint32) {
 }
 
 func (t *Regions) lookup(rkey uint32) *regionSlot {
+	rkey = t.cipher.open(rkey)
 	i := rkey>>8 - 1 // of 0 it is far beyond any slot
 	if int64(i) >= int64(len(t.slots)) {
 		return nil
@@ -190,7 +203,7 @@ func (t *Regions) Bind(b Binding) (rkey uint32, err error) {
 		w.addr = 0
 	}
 	w.key++
-	return b.Window&^0xff | uint32(w.key), nil
+	return t.cipher.seal(t.cipher.open(b.Window)&^0xff | uint32(w.key)), nil
 }
 
 // offset returns where va lies in s, when all n bytes there do. No sum here can

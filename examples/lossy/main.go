@@ -33,8 +33,6 @@ type options struct {
 	losses      []float64
 	timeout     int
 	packets     int
-	most        int
-	err         float64
 	seed        uint64
 	json        bool
 	svg         string
@@ -92,8 +90,6 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	losses := fs.String("loss", defaultLosses, "")
 	fs.IntVar(&o.timeout, "timeout", 14, "")
 	fs.IntVar(&o.packets, "packets", 100_000, "")
-	fs.IntVar(&o.most, "most", 2_000_000, "")
-	fs.Float64Var(&o.err, "error", 10, "")
 	fs.Uint64Var(&o.seed, "seed", 1, "")
 	fs.BoolVar(&o.json, "json", false, "")
 	fs.StringVar(&o.svg, "o", "", "")
@@ -120,13 +116,6 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	if err == nil && (o.packets < 100 || o.packets > 1e9) {
 		err = fmt.Errorf("-packets %d: give 100 to 10^9", o.packets)
 	}
-	if err == nil && (o.most < o.packets || o.most > 1e9) {
-		err = fmt.Errorf("-most %d: give -packets, %d, to 10^9", o.most, o.packets)
-	}
-	if err == nil && !(o.err >= 0.1 && o.err <= 100) {
-		err = fmt.Errorf("-error %v: give percent, 0.1 to 100", o.err)
-	}
-	o.err /= 100
 	if err != nil {
 		fmt.Fprintf(stderr, "lossy: %v; lossy -h lists the options\n", err)
 		return o, exitUsage, false

@@ -18,6 +18,13 @@ const (
 	delay = 2 * time.Microsecond
 )
 
+// Where timeouts matter, a point goes on until it has seen enough of them, or rare
+// times as many packets as asked for.
+const (
+	enough = 12
+	rare   = 8
+)
+
 // point is a transfer.
 type point struct {
 	MTU      int     `json:"mtu"`
@@ -25,8 +32,6 @@ type point struct {
 	Timeout  float64 `json:"timeout_us"`
 	Loss     float64 `json:"loss"`
 	Goodput  float64 `json:"goodput_gbps"`
-	Error    float64 `json:"error"`      // of Goodput, a part of it: one standard deviation
-	Model    float64 `json:"model_gbps"` // what the formula says
 	Packets  uint64  `json:"packets"`
 	Lost     uint64  `json:"lost"`
 	Again    uint64  `json:"retransmitted"`
@@ -93,61 +98,30 @@ func (p *point) measure(o *options) error {
 		return err
 	}
 	q, _ := f.QPs()
+	most := uint64(o.packets)
+	if p.Loss >= 0.0002 {
+		// Timeouts are rare and weigh much.
+		most *= rare
+	}
 	perPacket := uint64(min(p.MTU, p.Size))
-	for f.Status() == qp.Success {
+	limit := max(time.Second, 60*time.Duration(4096<<p.code))
+	for n.Elapsed() < limit && f.Status() == qp.Success {
 		if err := n.Run(time.Millisecond); err != nil {
 			return err
 		}
-		got, timeouts := f.Received()/perPacket, q.Counters().LocalAckTimeoutErr
-		p.Error = p.deviation(got, timeouts, n.Elapsed())
-		// Where hardly anything gets through, the timeouts alone tell.
-		if seen := got >= uint64(o.packets) || float64(timeouts)*o.err*o.err >= 1; got >= uint64(o.most) || seen && p.Error <= o.err {
+		got := f.Received() / perPacket
+		if got >= most || got >= uint64(o.packets) && q.Counters().LocalAckTimeoutErr >= enough {
 			break
 		}
 	}
 	took, bytes := n.Elapsed(), f.Received()
 	c := q.Counters()
-	p.Model = p.formula()
 	p.Goodput = float64(bytes) * 8 / float64(took)
 	p.Packets, p.Again, p.Naks, p.Timeouts = c.TxPackets, c.Retransmitted, c.PacketSeqErr, c.LocalAckTimeoutErr
 	p.Lost = l.AB().Counters().Lost + l.BA().Counters().Lost
 	p.Virtual = float64(took) / 1e6
 	p.Status = f.Status().String()
 	return nil
-}
-
-// packetTime is how long a packet is on the wire, in nanoseconds, and timeout the
-// time that the sender waits.
-func (p *point) packetTime() float64 { return float64(min(p.MTU, p.Size)+overhead) * 8e9 / rate }
-func (p *point) timeout() float64    { return 1000 * p.Timeout }
-
-// overhead is what goes with a payload on the wire: headers, FCS, preamble and gap.
-const overhead = 82
-
-// timeouts is how many timeouts the formula has for a packet. A packet is lost with
-// the probability p. The NAK, or the packet sent again, is lost as well with 2p - p^2;
-// nobody asks again, and the sender waits. Each wait is for naught with p.
-func (p *point) timeouts() float64 {
-	return p.Loss * (2*p.Loss - p.Loss*p.Loss) / (1 - p.Loss)
-}
-
-// formula is the goodput of go-back-N, in Gb/s: a packet takes its own time on the
-// wire, and each loss a round trip, for what was sent meanwhile is sent again, and its
-// timeouts. The round trip is until the next packet has arrived, the NAK is back, and
-// the packet under way has left. The timer starts with the next packet that asks for an
-// acknowledgement: each 64th, and the last of a message.
-func (p *point) formula() float64 {
-	t, l := p.packetTime(), p.Loss
-	asks := min(64, math.Ceil(float64(p.Size)/float64(p.MTU)))
-	trip := t/(1-l) + 2*float64(delay) + 90*8e9/rate + t/2
-	return float64(min(p.MTU, p.Size)) * 8 / (t + l*trip + p.timeouts()*(p.timeout()+asks*t))
-}
-
-// deviation is the standard deviation of the goodput after got packets: that of the
-// time which timeouts took, of which there were n, or should have been.
-func (p *point) deviation(got, n uint64, took time.Duration) float64 {
-	most := max(float64(n), float64(got)*p.timeouts())
-	return p.timeout() * math.Sqrt(most) / float64(took)
 }
 
 // cliff returns the loss at which the curve falls to half of what it is without,
@@ -211,14 +185,6 @@ func table(w io.Writer, curves []*curve, o *options) {
 		for _, c := range curves {
 			fmt.Fprintf(w, " %8.3f", c.points[i].Goodput)
 		}
-		fmt.Fprintf(w, "\n%9s", "formula")
-		for _, c := range curves {
-			fmt.Fprintf(w, " %8.3f", c.points[i].Model)
-		}
-		fmt.Fprintf(w, "\n%9s", "error")
-		for _, c := range curves {
-			fmt.Fprintf(w, " %8s", percent(math.Round(1000*c.points[i].Error)/1000))
-		}
 		fmt.Fprintln(w)
 	}
 	fmt.Fprintf(w, "\nWhere it falls to half:\n")
@@ -236,23 +202,7 @@ const explanation = `Each loss costs a round trip: what was sent after the lost 
 That alone bends the curve down slowly. The cliff is the timeout: when the packet
 sent again is lost as well, or the NAK that asks for it, nobody asks a second time,
 and the sender waits. For each packet that has a chance of about twice the square
-of the loss. The formula has both, and nothing else. The error is one standard
-deviation of the goodput, from the number of timeouts.`
-
-// curve returns the formula at many losses between the least and the most of ps.
-func (p point) curve(ps []point) (x, y []float64) {
-	lo, hi := math.Inf(1), 0.0
-	for _, q := range ps {
-		if q.Loss > 0 {
-			lo, hi = min(lo, q.Loss), max(hi, q.Loss)
-		}
-	}
-	for l := lo; l <= hi*1.0001; l *= 1.1 {
-		p.Loss = l
-		x, y = append(x, l), append(y, p.formula())
-	}
-	return x, y
-}
+of the loss.`
 
 // picture draws a panel for each MTU, and one for the timeouts.
 func picture(curves []*curve, o *options) []byte {
@@ -263,8 +213,8 @@ func picture(curves []*curve, o *options) []byte {
 	}
 	panel := func(title string, name func(c *curve) string, keep func(c *curve) bool) {
 		ch := svg.Chart{
-			Title: title, XLabel: "packets lost (logarithmic)", YLabel: "goodput, Gb/s (logarithmic)",
-			XLog: true, XZero: "none", YLog: true, YMin: 0.001, YMax: 100,
+			Title: title, XLabel: "packets lost (logarithmic)", YLabel: "goodput, Gb/s",
+			XLog: true, XZero: "none", YMin: 0, YMax: 100,
 			XTick: func(v float64) string { return fmt.Sprintf("%.5g %%", v*100) },
 		}
 		var xs, ideal []float64
@@ -273,14 +223,11 @@ func picture(curves []*curve, o *options) []byte {
 			if !keep(c) {
 				continue
 			}
-			colour := svg.Palette[len(ch.Series)/2%len(svg.Palette)]
-			s := svg.Series{Name: name(c), Dots: true, NoLine: true, Colour: colour}
-			formula := svg.Series{Dash: true, Thin: true, Colour: colour}
+			s := svg.Series{Name: name(c), Dots: true}
 			for _, p := range c.points {
 				s.X, s.Y = append(s.X, p.Loss), append(s.Y, p.Goodput)
 			}
-			formula.X, formula.Y = c.points[0].curve(c.points)
-			ch.Series = append(ch.Series, s, formula)
+			ch.Series = append(ch.Series, s)
 			if mtu = c.mtu; len(xs) == 0 {
 				xs = s.X
 			}
@@ -289,11 +236,10 @@ func picture(curves []*curve, o *options) []byte {
 			return
 		}
 		for _, l := range xs {
-			ideal = append(ideal, 100*(1-l)*float64(mtu)/float64(mtu+overhead))
+			// On the wire a packet has 82 bytes besides its payload.
+			ideal = append(ideal, 100*(1-l)*float64(mtu)/float64(mtu+82))
 		}
-		ch.Series = append(ch.Series,
-			svg.Series{Name: "only the lost sent again", X: xs, Y: ideal, Thin: true, Colour: "#888"},
-			svg.Series{Name: "formula of each", Dash: true, Thin: true, Colour: "#222"})
+		ch.Series = append(ch.Series, svg.Series{Name: "only the lost sent again", X: xs, Y: ideal, Dash: true, Thin: true, Colour: "#888"})
 		p.Charts = append(p.Charts, ch)
 	}
 	for _, m := range o.mtus {

@@ -3,7 +3,7 @@ package main
 const defaultLosses = "0,0.001,0.003,0.01,0.02,0.05,0.1,0.2,0.5,1,2,3,5,7.5,10"
 
 const usage = `usage: lossy [-mtu LIST] [-size LIST] [-loss LIST] [-timeout N] [-packets N]
-             [-error P] [-most N] [-seed N] [-json] [-o FILE.svg]
+             [-seed N] [-json] [-o FILE.svg]
 
 Measures the goodput of RDMA WRITEs over a reliable connection on a virtual link
 of 100 Gb/s and 2 us each way that loses packets in both directions. Prints a
@@ -16,10 +16,9 @@ table, and where each curve falls to half.
                 (default ` + defaultLosses + `)
   -timeout N    acknowledgement timeout code: 4.096 us x 2^N
                 (default 14, 67 ms, as the perftest tools have it)
-  -packets N    packets of data to deliver for a point at least (default 100000)
-  -error P      a point goes on until the standard deviation of its goodput is at
-                most P percent (default 10: at most 100 timeouts)
-  -most N       or so many packets (default 2000000); its error is printed
+  -packets N    packets of data to deliver for a point (default 100000); from
+                0.02 % loss on up to 8 times as many, until there were 12
+                timeouts, so that luck has less of a say
   -seed N       another seed, another run; the same seed, the same (default 1)
   -json         a JSON object a line for each point instead of the table
   -o FILE.svg   also draw the curves

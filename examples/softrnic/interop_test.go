@@ -29,6 +29,7 @@ func TestInterop(t *testing.T) {
 	t.Run("many", l.testMany)
 	t.Run("multicast", l.testMulticast)
 	t.Run("tools", l.testTools)
+	t.Run("cm", l.testCM)
 	t.Run("socket", l.testSocket)
 
 }

@@ -57,7 +57,7 @@ type options struct {
 	mac                       string
 	ips                       string
 	gid                       int
-	rate                      int
+	rate, loss                int
 
 	pingpong, perftest string
 	tcp                int
@@ -84,6 +84,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.ips, "ip", "192.0.2.1,2001:db8::1", "IP `addresses` of the port; with -udp its address")
 	fs.IntVar(&o.gid, "gid", 0, "`index` among them, where the peer's address does not say which")
 	fs.IntVar(&o.rate, "rate", 0, "most `bytes` sent a second; 0: as fast as it goes")
+	fs.IntVar(&o.loss, "loss", 0, "`thousandths` of the frames, sent and received, to lose; not with -udp")
 	fs.StringVar(&o.pingpong, "pingpong", "", "be ibv_`KIND`_pingpong: rc, uc or ud")
 	fs.StringVar(&o.perftest, "perftest", "", "be ib_`TEST`_bw: send, write, read or atomic (handshake of perftest 5.7 to 6.06)")
 	fs.StringVar(&o.cm, "cm", "", "be a `ROLE` of RDMA-CM: "+strings.Join(cmRoles, ", "))
@@ -162,7 +163,7 @@ func (o *options) check() error {
 	for _, v := range []struct {
 		flag           string
 		is, least, max int
-	}{{"-n", o.n, 1, 1 << 30}, {"-size", o.size, 0, 1 << 30}, {"-p", o.tcp, 0, 65535}, {"-rate", o.rate, 0, 1 << 30}, {"-psn", o.psn, -1, 0xffffff}} {
+	}{{"-n", o.n, 1, 1 << 30}, {"-size", o.size, 0, 1 << 30}, {"-p", o.tcp, 0, 65535}, {"-rate", o.rate, 0, 1 << 30}, {"-psn", o.psn, -1, 0xffffff}, {"-loss", o.loss, 0, 1000}} {
 		if v.is < v.least || v.is > v.max {
 			return fmt.Errorf("%s %d: want %d to %d", v.flag, v.is, v.least, v.max)
 		}
@@ -226,6 +227,17 @@ func (o *options) open() (*endpoint, error) {
 		w = roce.Packet(o.packet, e.gids...)
 	}
 	cfg := roce.Config{MAC: frame.MAC(hw), Rate: o.rate}
+	if o.loss != 0 {
+		if o.udp != "" {
+			return nil, errors.New("-loss: a UDP wire has no frames to lose")
+		}
+		cfg.Filter = func(_ bool, b []byte) [][]byte {
+			if rand.IntN(1000) < o.loss {
+				return nil
+			}
+			return [][]byte{b}
+		}
+	}
 	if o.cm == "" {
 		// Numbers in order: people write them down.
 		cfg.Port = func(c *softnic.Config) { c.Seed = nil }

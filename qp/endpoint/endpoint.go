@@ -178,6 +178,8 @@ func newEndpoint(cfg Config, t transport, seed *[32]byte) (*Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
+	keys := *seed
+	keys[0] ^= 0x5a // a stream of its own
 	e := &Endpoint{cfg: cfg, wire: t, regs: regs, log: cfg.Logger,
 		listeners: map[cm.ServiceID]*Listener{}, services: map[cm.ServiceID]func(*DatagramRequest) DatagramReply{},
 		conns: map[*Conn]struct{}{}, peers: map[netip.Addr]int{}, qpns: map[uint32]*Conn{}, cq: softnic.NewCQ()}
@@ -192,6 +194,9 @@ func newEndpoint(cfg Config, t transport, seed *[32]byte) (*Endpoint, error) {
 	}
 	if cfg.Port != nil {
 		cfg.Port(&pc)
+	}
+	if pc.Seed != nil {
+		regs.Seed(keys)
 	}
 	if e.port, err = softnic.New(pc); err != nil {
 		return nil, err

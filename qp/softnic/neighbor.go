@@ -17,7 +17,7 @@ const (
 
 // neighborTable holds hardware addresses, and those being asked for.
 type neighborTable struct {
-	macs   map[netip.Addr]frame.MAC
+	macs   map[netip.Addr]neighbor
 	max    int
 	asking []question
 	due    int64 // when to ask again, 0 for never
@@ -25,6 +25,12 @@ type neighborTable struct {
 
 	// strangers are those in macs that nobody here asked for, oldest first.
 	strangers []netip.Addr
+}
+
+// neighbor is the hardware address of a host.
+type neighbor struct {
+	mac   frame.MAC
+	given bool // by AddNeighbor: never asked for
 }
 
 // maxAsking is how many addresses are asked for at once.
@@ -40,13 +46,13 @@ type question struct {
 
 func (n *neighborTable) init(size int) {
 	n.max = size
-	n.macs = make(map[netip.Addr]frame.MAC)
+	n.macs = make(map[netip.Addr]neighbor)
 	n.asking = make([]question, 0, maxAsking)
 }
 
 func (n *neighborTable) lookup(a netip.Addr) (frame.MAC, bool) {
 	m, ok := n.macs[a]
-	return m, ok
+	return m.mac, ok
 }
 
 // tag is a VLAN tag: its TCI and isTag, or 0 for none.
@@ -69,16 +75,47 @@ func (t tag) append(b []byte) []byte {
 	return append(b, frame.EtherTypeVLAN>>8, frame.EtherTypeVLAN&0xff, byte(t>>8), byte(t))
 }
 
-// AddNeighbor enters the hardware address of a peer, as if it had been asked for.
-// It does nothing where the table is full of such: see Config.MaxNeighbors.
-func (p *Port) AddNeighbor(a netip.Addr, mac frame.MAC) { p.learn(a.Unmap(), mac, true) }
+// AddNeighbor enters the hardware address of a peer, or changes it. It is never asked
+// for, but what the peer says of itself changes it, unless Config.FreezeNeighbors is
+// set. AddNeighbor does nothing where the table is full of addresses that were asked
+// for: see Config.MaxNeighbors.
+func (p *Port) AddNeighbor(a netip.Addr, mac frame.MAC) {
+	a = a.Unmap()
+	p.learn(a, mac, true)
+	if n, ok := p.neighbors.macs[a]; ok {
+		p.neighbors.macs[a] = neighbor{mac, true}
+		if n.mac != mac {
+			p.moved(a, mac)
+		}
+	}
+}
+
+// moved gives connected QPs the new hardware address of their peer.
+func (p *Port) moved(a netip.Addr, mac frame.MAC) {
+	for _, q := range p.qps {
+		if q != nil && q.peer == a && q.ah.MAC == [6]byte{} && q.mac != (frame.MAC{}) && q.m.Type() != qp.UD {
+			q.mac = mac
+		}
+	}
+}
+
+// doubt asks again for the hardware address of q's peer, because it does not respond,
+// or packets of it come from another one. What was known stays until there is news.
+func (p *Port) doubt(q *QP) {
+	n, known := p.neighbors.macs[q.peer]
+	if !known || n.given || p.cfg.FreezeNeighbors || q.ah.MAC != [6]byte{} || q.m.Type() == qp.UD {
+		return
+	}
+	p.resolve(q.peer, int(q.gid), tagOf(&q.ah))
+}
 
 // learn enters an address. A full table takes no strangers: a flood of them must
 // not cost known peers their place. They make room for one that was asked for.
 func (p *Port) learn(a netip.Addr, mac frame.MAC, wanted bool) {
 	n := &p.neighbors
 	wanted = wanted || slices.ContainsFunc(n.asking, func(q question) bool { return q.addr == a })
-	if _, known := n.macs[a]; !known {
+	old, known := n.macs[a]
+	if !known {
 		if len(n.macs) >= n.max {
 			if !wanted || len(n.strangers) == 0 {
 				return
@@ -94,7 +131,14 @@ func (p *Port) learn(a netip.Addr, mac frame.MAC, wanted bool) {
 			n.strangers = slices.Delete(n.strangers, i, i+1)
 		}
 	}
-	n.macs[a] = mac
+	if known && old.mac != mac {
+		if p.cfg.FreezeNeighbors {
+			return
+		}
+		p.counters.NeighborsMoved++
+		p.moved(a, mac)
+	}
+	n.macs[a] = neighbor{mac, old.given}
 	for i, q := range n.asking {
 		if q.addr == a {
 			n.asking = append(n.asking[:i], n.asking[i+1:]...)
@@ -309,6 +353,11 @@ func (p *Port) handleARP(t tag, h []byte) bool {
 	mac := frame.MAC(h[8:14])
 	src, dst := netip.AddrFrom4([4]byte(h[14:18])), netip.AddrFrom4([4]byte(h[24:28]))
 	if !p.ownAddr(dst) || p.ownAddr(src) {
+		// What a known host tells everybody of itself, as when it has moved.
+		if _, known := p.neighbors.macs[src]; known && mac[0]&1 == 0 && !p.ownAddr(src) {
+			p.learn(src, mac, false)
+			return true
+		}
 		return false
 	}
 	if !src.IsUnspecified() && mac[0]&1 == 0 {
@@ -366,7 +415,9 @@ func (p *Port) handleND(t tag, from frame.MAC, b []byte) bool {
 		}
 	}
 	if m[0] == neighborAdv {
-		if mac != (frame.MAC{}) && mac[0]&1 == 0 && !p.ownAddr(target) {
+		_, known := p.neighbors.macs[target]
+		override := m[4]&0x20 != 0
+		if mac != (frame.MAC{}) && mac[0]&1 == 0 && !p.ownAddr(target) && (override || !known) {
 			p.learn(target, mac, false)
 		}
 		return true

@@ -88,6 +88,9 @@ type Config struct {
 	// MaxNeighbors bounds the table of hardware addresses. 0 means 1024. Hosts that
 	// asked for this one's address are in it as well, but make room.
 	MaxNeighbors int
+	// FreezeNeighbors keeps the first hardware address of each peer, whatever it says
+	// later.
+	FreezeNeighbors bool
 
 	// Control is congestion control, such as cnp.Controller(cnp.Paper()). nil is
 	// none: no CNP is sent, and one received is only counted.
@@ -136,6 +139,7 @@ type Counters struct {
 	TxFrames               uint64
 	TxUnresolved           uint64 // sends given up because there is no hardware address
 	Looped                 uint64 // packets that the port handed to itself
+	NeighborsMoved         uint64 // peers that changed their hardware address
 }
 
 // Port is a port. It is not safe for concurrent use.
@@ -357,7 +361,11 @@ func (p *Port) Tick(now time.Time) {
 	for len(p.heap) != 0 && p.heap[0].due <= t {
 		q := p.heap[0]
 		if d := q.m.Due(); d != 0 && d <= t {
+			before := q.m.Counters().LocalAckTimeoutErr
 			p.tick(now, q)
+			if q.m.Counters().LocalAckTimeoutErr != before {
+				p.doubt(q)
+			}
 		}
 		q.paced = 0
 		p.touch(q)

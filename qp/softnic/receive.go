@@ -140,6 +140,9 @@ func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 	if q.rate != nil && f.Packet.Opcode.Class() == bth.Response {
 		p.acked(now, q, f, v)
 	}
+	if !datagram && f.SrcMAC != q.mac && f.Link == frame.Ethernet && v < qp.Invalid {
+		p.doubt(q) // a router may send from another one, and so may a forger
+	}
 	p.arrived(q, f, v)
 	p.touch(q)
 	return Delivered

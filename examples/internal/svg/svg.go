@@ -21,7 +21,6 @@ type Series struct {
 	Colour string // empty: the palette's
 	Dash   bool
 	Dots   bool // a mark at each point
-	NoLine bool // and no line between them
 	Step   bool // each value holds until the next point
 	Thin   bool
 }
@@ -199,17 +198,6 @@ func (s *Series) draw(b *bytes.Buffer, col string, x, y *scale) {
 	if len(s.X) == 0 {
 		return
 	}
-	if !s.NoLine {
-		s.line(b, col, x, y)
-	}
-	if s.Dots {
-		for i := range s.X {
-			fmt.Fprintf(b, `<circle cx="%s" cy="%s" r="3.2" fill="%s"/>`+"\n", num(x.at(s.X[i])), num(y.at(s.Y[i])), col)
-		}
-	}
-}
-
-func (s *Series) line(b *bytes.Buffer, col string, x, y *scale) {
 	fmt.Fprintf(b, `<path stroke="%s"`, col)
 	if s.Thin {
 		b.WriteString(` stroke-width="1.1"`)
@@ -232,6 +220,11 @@ func (s *Series) line(b *bytes.Buffer, col string, x, y *scale) {
 		}
 	}
 	b.WriteString("\"/>\n")
+	if s.Dots {
+		for i := range s.X {
+			fmt.Fprintf(b, `<circle cx="%s" cy="%s" r="3.2" fill="%s"/>`+"\n", num(x.at(s.X[i])), num(y.at(s.Y[i])), col)
+		}
+	}
 }
 
 // legend lists the named series where the lines leave most room: the corner that
