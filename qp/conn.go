@@ -17,8 +17,9 @@ type conn struct {
 	trace    func(Trace)
 	qpn      uint32
 	typ      Type
-	events   uint8  // set of Event
-	why      Reason // of the last packet that was not simply accepted
+	events   uint8       // set of Event
+	why      Reason      // of the last packet that was not simply accepted
+	service  bth.Service // that typ speaks
 	migrated bool
 }
 
@@ -27,7 +28,7 @@ func (c *conn) init(cfg *Config) {
 	if c.clock == nil {
 		c.clock = &c.own
 	}
-	c.qpn, c.typ, c.migrated = cfg.QPN, cfg.Type, !cfg.NotMigrated
+	c.qpn, c.typ, c.service, c.migrated = cfg.QPN, cfg.Type, service(cfg.Type), !cfg.NotMigrated
 }
 
 func (c *conn) mtu() uint32 { return uint32(c.attr.PathMTU) }
@@ -55,7 +56,7 @@ func (c *conn) admit(p *bth.Packet) Verdict {
 		c.why = WhyTVer
 	case p.DestQP != c.qpn && (c.typ != UD || p.DestQP != MulticastQPN):
 		c.why = WhyQPN
-	case p.Opcode.Service() != service(c.typ) || !p.Opcode.Known():
+	case p.Opcode.Service() != c.service || !p.Opcode.Known():
 		c.why = WhyOpcode
 	case !bth.PKeyMatch(p.PKey, c.attr.PKey):
 		c.why = WhyPKey

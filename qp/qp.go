@@ -252,10 +252,9 @@ func (q *QP) PostRecv(wr *RecvWR) error {
 	return err
 }
 
-// HandlePacket takes a packet of the QP's service. A congestion notification packet
-// is none: whoever limits the rate takes it. grh is the area that precedes a datagram in memory:
-// a GRH, or for IPv4 20 unspecified bytes and the IPv4 header. Only UD looks at it;
-// nil leaves the area zero. Nothing of p and grh is kept. A congestion notification
+// HandlePacket takes a packet. grh is the area that precedes a datagram in memory: a
+// GRH, or for IPv4 20 unspecified bytes and the IPv4 header. Only UD looks at it; nil
+// leaves the area zero. Nothing of p and grh is kept. A congestion notification
 // packet is for whoever limits the rate: here it is Invalid.
 func (q *QP) HandlePacket(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	q.counters.RxPackets++
@@ -264,30 +263,45 @@ func (q *QP) HandlePacket(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verd
 		return Invalid
 	}
 	t := q.clock.At(now)
+	if q.trace != nil {
+		return q.traced(t, p, grh)
+	}
+	v := q.handle(t, p, grh)
+	q.after()
+	return v
+}
+
+// traced is HandlePacket with a trace hook.
+func (q *QP) traced(t int64, p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	q.why = WhyNone
-	v, expected := Accepted, q.resp.epsn
-	switch {
-	case q.attr.State < RTR || q.attr.State == Error:
-		q.counters.Inactive++ // rules RS-18, RS-19
-		v = q.drop(Inactive, WhyState)
-	case q.admit(p) != Accepted:
-		v = Invalid
-	case q.typ == UD:
-		v = q.resp.handleUD(p, grh)
-	case p.Opcode.Class() == bth.Response && q.typ != XRCRecv:
+	expected := q.resp.epsn
+	if p.Opcode.Class() == bth.Response {
 		expected = q.req.win.una
-		v = q.req.handle(t, p)
+	}
+	v := q.handle(t, p, grh)
+	q.after()
+	q.tell(v, p, uint32(expected.PSN()))
+	return v
+}
+
+func (q *QP) handle(t int64, p *bth.Packet, grh *[GRHSize]byte) Verdict {
+	if q.attr.State < RTR || q.attr.State == Error {
+		q.counters.Inactive++ // rules RS-18, RS-19
+		return q.drop(Inactive, WhyState)
+	}
+	if v := q.admit(p); v != Accepted {
+		return v
+	}
+	switch {
+	case q.typ == UD:
+		return q.resp.handleUD(p, grh)
+	case p.Opcode.Class() == bth.Response && q.typ != XRCRecv:
+		return q.req.handle(t, p)
 	case q.typ == XRCSend:
 		q.counters.WrongSide++
-		v = q.drop(WrongSide, WhyWrongSide)
-	default:
-		v = q.resp.handle(p, grh)
+		return q.drop(WrongSide, WhyWrongSide)
 	}
-	q.after()
-	if q.trace != nil {
-		q.tell(v, p, uint32(expected.PSN()))
-	}
-	return v
+	return q.resp.handle(p, grh)
 }
 
 // FailSend ends the oldest send that is not complete with s, for a reason that
@@ -320,6 +334,9 @@ func (q *QP) Tick(now time.Time) {
 // now. While both requests and what the peer is owed wait, they take turns: see
 // [Config.ResponseWeight].
 func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
+	if !q.resp.owes() {
+		return q.nextRequest(now, out)
+	}
 	return q.NextPacketOf(now, PendingPacket, out)
 }
 
@@ -334,7 +351,6 @@ func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {
 	case asks && (!owes || q.turns.ofRequests):
 		if q.nextRequest(now, out) {
 			q.turns.took(true, owes)
-			q.invariants()
 			return true
 		}
 		if !owes {
@@ -353,12 +369,13 @@ func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {
 }
 
 func (q *QP) nextRequest(now time.Time, out *Outgoing) bool {
-	if !q.req.nextPacket(q.clock.At(now), out) {
+	if q.req.sq.cur == q.req.sq.tail || !q.req.nextPacket(q.clock.At(now), out) {
 		return false
 	}
 	if q.attr.State == SQD {
 		q.after() // what was built may have been the last of a UC message
 	}
+	q.invariants()
 	return true
 }
 

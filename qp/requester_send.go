@@ -149,7 +149,7 @@ func (r *Requester) build(w *wqe, out *Outgoing) {
 	p := &out.Packet
 	*p = bth.Packet{}
 	p.M, p.PKey, p.DestQP, p.PSN = r.migrated, r.attr.PKey, r.attr.DestQPN, r.win.next.PSN()
-	s := service(r.typ)
+	s := r.service
 	if r.typ == XRCSend {
 		p.XRCETH.SRQ = w.wr.SRQ
 	}
@@ -205,7 +205,11 @@ func (r *Requester) build(w *wqe, out *Outgoing) {
 	if !last {
 		size = uint64(r.mtu())
 	}
-	p.SetPayload(span{w.wr.Local, w.wr.Gather}.slice(off, size, out.gather[:]))
+	if w.wr.Gather == nil {
+		p.SetPayload(w.wr.Local[off : off+size : off+size])
+	} else {
+		p.SetPayload(span{nil, w.wr.Gather}.slice(off, size, out.gather[:]))
+	}
 	if i == 0 && (w.wr.Op == OpWrite || w.wr.Op == OpWriteImm || w.wr.Op == OpAtomicWrite) {
 		p.RETH = reth.Header{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, DMALen: w.length}
 	}

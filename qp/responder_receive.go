@@ -233,7 +233,7 @@ func (r *Responder) executeWrite(p *bth.Packet, srq *SRQ) Verdict {
 		return r.notReady() // before its data is placed
 	}
 	ok, dst := true, []byte(nil)
-	if begins && want != 0 {
+	if begins && want != n { // the whole range, before its first bytes are placed
 		_, ok = r.remote(rkey, va, want, RemoteWrite)
 	}
 	if ok && n != 0 {

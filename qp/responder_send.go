@@ -9,7 +9,7 @@ import (
 // NextPacket builds the next response to send, or reports false when there is none:
 // responses in request order, then a NAK or an acknowledgement (rule RS-14).
 func (r *Responder) NextPacket(out *Outgoing) bool {
-	if r.res.pending == 0 && !r.ack.hasNak && !r.ack.hasAck {
+	if !r.owes() {
 		return false
 	}
 	p := &out.Packet
@@ -20,7 +20,7 @@ func (r *Responder) NextPacket(out *Outgoing) bool {
 	if r.res.pending != 0 && r.respond(p) {
 		return true
 	}
-	p.Opcode = service(r.typ).Opcode(bth.Acknowledge)
+	p.Opcode = r.service.Opcode(bth.Acknowledge)
 	p.AETH.MSN = r.msn
 	if r.ack.hasNak {
 		r.ack.hasNak = false
@@ -31,6 +31,9 @@ func (r *Responder) NextPacket(out *Outgoing) bool {
 	p.PSN, p.AETH.Syndrome = (r.epsn - 1).PSN(), r.credits()
 	return true
 }
+
+// owes reports whether NextPacket would build a packet.
+func (r *Responder) owes() bool { return r.res.pending != 0 || r.ack.hasNak || r.ack.hasAck }
 
 // credits is the syndrome of a positive acknowledgement (rule RS-24).
 func (r *Responder) credits() aeth.Syndrome {
@@ -44,7 +47,7 @@ func (r *Responder) credits() aeth.Syndrome {
 // when its memory has gone, and a NAK is to be sent instead (rule RS-15).
 func (r *Responder) respond(p *bth.Packet) bool {
 	res := r.res.oldest()
-	s := service(r.typ)
+	s := r.service
 	p.PSN = (res.rspFirst + psn.Seq(res.at)).PSN()
 	p.AETH.MSN, p.AETH.Syndrome = res.msn, r.credits()
 	switch res.op {

@@ -50,7 +50,8 @@ func (q *sendQueue) full() bool { return q.tail-q.head >= uint64(q.max) }
 func (q *sendQueue) push(wr *SendWR, length, n uint32) *wqe {
 	i := q.tail & uint64(len(q.wqe)-1)
 	w := &q.wqe[i]
-	*w = wqe{wr: *wr, length: length, n: n}
+	w.wr, w.length, w.n = *wr, length, n
+	w.first, w.got, w.again, w.status = 0, 0, false, Success
 	if wr.Flags&Inline != 0 {
 		buf := q.inline[i*uint64(q.inlineSize):][:0:q.inlineSize]
 		buf = append(buf, span{wr.Local, wr.Gather}.slice(0, uint64(length), buf)...)
