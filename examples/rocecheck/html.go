@@ -54,7 +54,7 @@ func (c *checker) halves() []half {
 				break
 			}
 		}
-		if c.qps != nil && !c.qps[f.qp] && !c.qps[f.peerQP] {
+		if c.filter.qps != nil && !c.filter.qps[f.qp] && !c.filter.qps[f.peerQP] {
 			continue
 		}
 		out = append(out, h)
@@ -62,7 +62,7 @@ func (c *checker) halves() []half {
 	slices.SortStableFunc(out, func(a, b half) int {
 		return cmp.Or(cmp.Compare(b.badness, a.badness), cmp.Compare(b.req.counters.Bytes, a.req.counters.Bytes))
 	})
-	if c.qps == nil && len(out) > pageConnections {
+	if c.filter.qps == nil && len(out) > pageConnections {
 		out = out[:pageConnections]
 	}
 	return out
@@ -111,7 +111,7 @@ func (c *checker) writeHTML(b *bytes.Buffer) {
 			c.htmlHalf(b, &halves[i])
 		}
 		b.WriteString("</section>\n")
-	} else if c.qps != nil {
+	} else if c.filter.qps != nil {
 		b.WriteString("<section><h2>Time lines</h2><p>None of the QPs asked for sent a request in this capture.</p></section>\n")
 	}
 	c.htmlFlows(b)

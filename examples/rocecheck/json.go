@@ -24,6 +24,7 @@ type jsonFinding struct {
 	PeerQP   string `json:"peer_qp,omitempty"`
 	PSN      uint32 `json:"psn"`
 	Text     string `json:"text"`
+	Filter   string `json:"filter,omitempty"`
 }
 
 type jsonMetrics struct {
@@ -50,6 +51,12 @@ type jsonMetrics struct {
 	ICRCUnchecked uint64        `json:"icrc_unchecked"`
 	Invalid       uint64        `json:"invalid"`
 	CaptureLost   uint64        `json:"capture_lost"`
+	LostBehind    uint64        `json:"lost_behind_capture"`
+	PacketSeqErr  uint64        `json:"packet_seq_err"`
+	ImpliedNak    uint64        `json:"implied_nak_seq_err"`
+	RNRRetry      uint64        `json:"rnr_nak_retry"`
+	Timeouts      uint64        `json:"local_ack_timeout_err"`
+	UnknownCause  uint64        `json:"unknown_cause"`
 	First         string        `json:"first_timestamp,omitempty"`
 	Last          string        `json:"last_timestamp,omitempty"`
 	Goodput       float64       `json:"goodput_bps"`
@@ -74,7 +81,8 @@ func metricsOf(c *conform.Counters, lat, fct *figures) jsonMetrics {
 		PayloadBytes: c.PayloadBytes, GoodBytes: c.GoodBytes, Acks: c.Acks, Naks: c.Naks, NakSequence: c.NakSequence,
 		RNRs: c.RNRs, RNRWait: int64(c.RNRWait), CNPs: c.CNPs, CE: c.CE, MessagesTx: c.MessagesTx,
 		MessagesDone: c.MessagesDone, MessagesFail: c.MessagesFail, ICRCBad: c.ICRCBad, ICRCUnchecked: c.ICRCUnchecked,
-		Invalid: c.Invalid, CaptureLost: c.CaptureLost,
+		Invalid: c.Invalid, CaptureLost: c.CaptureLost, LostBehind: c.LostBehind, PacketSeqErr: c.PacketSeqErr, ImpliedNak: c.ImpliedNakSeqErr,
+		RNRRetry: c.RNRNakRetry, Timeouts: c.LocalAckTimeoutErr, UnknownCause: c.UnknownCause,
 		Goodput: c.Goodput(), Efficiency: c.PayloadEfficiency(), RetransShare: c.RetransmissionShare(),
 		OOOShare: c.OutOfOrderShare(), CNPRate: c.CNPRate(),
 		Latency: lat.json(), Completion: fct.json(),
@@ -92,9 +100,9 @@ func (m jsonMetrics) MarshalJSON() ([]byte, error) {
 	type flat struct {
 		plain
 		LCount uint64 `json:"latency_count"`
-		LMin   int64  `json:"latency_minimum"`
-		LAvg   int64  `json:"latency_average"`
-		LMax   int64  `json:"latency_maximum"`
+		LMin   int64  `json:"min_latency"`
+		LAvg   int64  `json:"avg_latency"`
+		LMax   int64  `json:"max_latency"`
 		LP50   int64  `json:"latency_p50"`
 		LP90   int64  `json:"latency_p90"`
 		LP99   int64  `json:"latency_p99"`
@@ -138,7 +146,7 @@ func hex(v uint32) string { return fmt.Sprintf("0x%06x", v) }
 
 func (c *checker) writeFinding(f *conform.Finding) {
 	j := jsonFinding{Type: "finding", Severity: f.Severity.String(), Rule: f.Rule().String(), Title: f.Rule().Title(), Check: f.Check.String(),
-		Time: stamp(f.Time), PSN: uint32(f.PSN), Text: f.String()}
+		Time: stamp(f.Time), PSN: uint32(f.PSN), Text: f.String(), Filter: displayFilter(f)}
 	j.File, j.Frame = c.place(f.Frame)
 	_, j.Earlier = c.place(f.Earlier)
 	if f.Src.IsValid() {
@@ -174,6 +182,15 @@ func (c *checker) writeTotals() {
 		c.emit(head, metricsOf(&f.counters, &f.latency, &f.completion))
 	}
 	c.writeQPs()
+	c.w.NotJudged(func(r conform.Rule, why conform.Reason, n uint64) bool {
+		c.emit(struct {
+			Type   string `json:"type"`
+			Rule   string `json:"rule"`
+			Reason string `json:"reason"`
+			Cases  uint64 `json:"cases"`
+		}{"not_judged", r.String(), why.String(), n})
+		return true
+	})
 	for prio := range 8 {
 		if p := c.w.Pauses(prio); p.Frames+p.Resume > 0 {
 			c.emit(struct {
@@ -226,9 +243,9 @@ func (c *checker) writeQPs() {
 		MessageTx   uint64 `json:"message_tx"`
 		MessageRx   uint64 `json:"message_complete_rx"`
 		MessageFail uint64 `json:"message_fail"`
-		LatencyMin  int64  `json:"latency_minimum"`
-		LatencyAvg  int64  `json:"latency_average"`
-		LatencyMax  int64  `json:"latency_maximum"`
+		LatencyMin  int64  `json:"min_latency"`
+		LatencyAvg  int64  `json:"avg_latency"`
+		LatencyMax  int64  `json:"max_latency"`
 		First       string `json:"first_timestamp"`
 		Last        string `json:"last_timestamp"`
 	}

@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
@@ -27,6 +29,7 @@ const (
 	exitGood  = 0
 	exitWrong = 1 // a rule is broken, or a file is cut short
 	exitUsage = 2 // bad usage, unreadable input, or output that cannot be written
+	exitNone  = 3 // there was nothing to judge
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -35,7 +38,13 @@ type options struct {
 	json, all, join bool
 	explained       bool // a rule was printed: there is nothing else to do
 	html            string
-	qps             map[uint32]bool
+	write           string
+	baseline        string
+	iface           string
+	metrics         string
+	follow          bool
+	interval        time.Duration
+	filter          filter
 	cfg             conform.Config
 	mrcOptions      input.MRC
 	files           []string
@@ -45,12 +54,22 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs := flag.NewFlagSet("rocecheck", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	port := uint(frame.Port)
-	var rate, qps string
+	var rate string
+	o.filter.fromIn, o.filter.toIn = -1, -1
 	fs.BoolVar(&o.json, "json", false, "")
 	fs.BoolVar(&o.all, "all", false, "")
 	fs.BoolVar(&o.join, "join", false, "")
 	fs.StringVar(&o.html, "html", "", "")
-	fs.StringVar(&qps, "qp", "", "")
+	fs.Func("qp", "", o.filter.setQPs)
+	fs.Func("host", "", o.filter.setHosts)
+	fs.Func("from", "", func(s string) error { return moment(s, &o.filter.from, &o.filter.fromIn) })
+	fs.Func("to", "", func(s string) error { return moment(s, &o.filter.to, &o.filter.toIn) })
+	fs.StringVar(&o.write, "write", "", "")
+	fs.StringVar(&o.baseline, "baseline", "", "")
+	fs.StringVar(&o.iface, "i", "", "")
+	fs.StringVar(&o.metrics, "metrics", "", "")
+	fs.BoolVar(&o.follow, "follow", false, "")
+	fs.DurationVar(&o.interval, "interval", time.Second, "")
 	fs.BoolVar(&o.cfg.Complete, "complete", false, "")
 	fs.UintVar(&port, "port", port, "")
 	fs.StringVar(&rate, "rate", "", "")
@@ -75,6 +94,12 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 		fmt.Fprintf(stderr, "rocecheck: "+format+"\n", args...)
 		return o, exitUsage, false
 	}
+	if o.iface != "" {
+		if len(o.files) > 0 || o.write != "" {
+			return bad("-i reads from an interface; give no file and no -write with it")
+		}
+		o.files, o.follow = []string{o.iface}, true
+	}
 	if len(o.files) == 0 {
 		return bad("no file named; give capture files, or - to read standard input (rocecheck -h explains)")
 	}
@@ -94,18 +119,14 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 		}
 		o.cfg.LinkRate = v
 	}
-	if qps != "" {
-		if o.html == "" {
-			return bad("-qp chooses what the page shows; give -html FILE too")
-		}
-		o.qps = map[uint32]bool{}
-		for _, s := range strings.Split(qps, ",") {
-			n, err := strconv.ParseUint(strings.TrimSpace(s), 0, 24)
-			if err != nil {
-				return bad("-qp %q has %q, which is no QP number; give numbers such as 0x11,18", qps, s)
-			}
-			o.qps[uint32(n)] = true
-		}
+	if o.write != "" && slices.Contains(o.files, "-") {
+		return bad("-write reads the files a second time, which standard input cannot be; give files")
+	}
+	if o.interval <= 0 {
+		return bad("-interval %v is not above zero; give a duration such as 1s", o.interval)
+	}
+	if (o.follow || o.metrics != "") && len(o.files) > 1 {
+		return bad("-follow and -metrics take one file, - or -i")
 	}
 	return o, exitGood, true
 }
@@ -129,6 +150,14 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if !ok {
 		return code
 	}
+	var before known
+	if o.baseline != "" {
+		var err error
+		if before, err = readBaseline(o.baseline, o.cfg); err != nil {
+			fmt.Fprintf(stderr, "rocecheck: -baseline: %v\n", err)
+			return exitUsage
+		}
+	}
 	captures := [][]string{o.files}
 	if !o.join {
 		captures = nil
@@ -139,13 +168,14 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	out := bufio.NewWriterSize(stdout, 64<<10)
 	for i, files := range captures {
 		c := newChecker(o, files, out, stdout, stderr)
+		c.known = before
 		if len(captures) > 1 && !o.json {
 			if i > 0 {
 				fmt.Fprintln(out)
 			}
 			fmt.Fprintf(out, "%s:\n", files[0])
 		}
-		code = max(code, c.capture(stdin))
+		code = worse(code, c.capture(stdin), i == 0)
 		if c.werr != nil {
 			break
 		}
@@ -155,6 +185,18 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	return code
+}
+
+// worse returns the exit code of two captures: there is nothing to judge only where
+// all have nothing.
+func worse(a, b int, first bool) int {
+	switch {
+	case first:
+		return b
+	case a == exitNone || b == exitNone:
+		return min(a, b)
+	}
+	return max(a, b)
 }
 
 // capture goes through one capture and reports on it.
@@ -173,6 +215,9 @@ func (c *checker) capture(stdin io.Reader) int {
 	if c.read == 0 {
 		return code
 	}
+	if code == exitGood && c.w.RoCEFrames() == 0 && !c.mrcSeen() {
+		code = exitNone
+	}
 	onlyMRC := c.mrc != nil && c.mrc.w.Packets() > 0 && c.w.RoCEFrames() == 0
 	switch {
 	case c.json:
@@ -184,6 +229,12 @@ func (c *checker) capture(stdin io.Reader) int {
 		c.writeMRCTotals()
 	} else if c.mrc != nil {
 		c.writeMRC()
+	}
+	if c.write != "" {
+		if err := c.writeBad(); err != nil {
+			c.warn("cannot write %s: %v", c.write, err)
+			return exitUsage
+		}
 	}
 	if c.html != "" {
 		var b bytes.Buffer
@@ -220,6 +271,14 @@ type checker struct {
 	moreFlows               int
 	tracks                  *tracks // for the page; nil without
 	first, last             time.Time
+	begin                   time.Time // of the first frame, looked at or not
+	costs                   map[flowKey]*costs
+	comments                map[uint64][]string // for -write
+	known                   known
+	mu                      sync.Mutex // held while frames are handled, and by what shows figures meanwhile
+	dropped                 func() uint64
+	metricsAddr             string
+	left                    uint64 // findings that the baseline shows too
 }
 
 // span tells which frames of the watcher are those of a file.
@@ -230,7 +289,8 @@ type span struct {
 
 func newChecker(o options, files []string, out *bufio.Writer, stdout, stderr io.Writer) *checker {
 	o.files = files
-	c := &checker{options: o, out: out, stderr: stderr, groups: map[groupKey]*group{}}
+	c := &checker{options: o, out: out, stderr: stderr, groups: map[groupKey]*group{}, costs: map[flowKey]*costs{},
+		comments: map[uint64][]string{}}
 	if o.html != "" {
 		c.tracks = newTracks()
 	}
@@ -260,19 +320,28 @@ func (c *checker) warn(format string, args ...any) {
 
 // file goes through one file and returns its exit code.
 func (c *checker) file(name string, stdin io.Reader) int {
-	f, err := capture.Open(name, stdin)
+	f, file, shut, err := c.open(name, stdin)
 	if err != nil {
 		c.warn("%v", input.Unopened(err))
 		return exitUsage
 	}
-	defer f.Close()
+	defer shut()
+	end, err := c.watchLive()
+	if err != nil {
+		c.warn("%v", err)
+		return exitUsage
+	}
+	defer end()
 	c.spans = append(c.spans, span{name, c.w.Frames()})
 	code := exitGood
 	var bad input.Links
-	timeless := 0
+	timeless, number := 0, 0
 	for {
-		if name == "-" && f.Buffered() == 0 { // a live source may keep us waiting
-			if c.werr = c.out.Flush(); c.werr != nil {
+		if (name == "-" || c.follow) && f.Buffered() == 0 { // a live source may keep us waiting
+			c.mu.Lock()
+			c.werr = c.out.Flush()
+			c.mu.Unlock()
+			if c.werr != nil {
 				return exitUsage
 			}
 		}
@@ -280,8 +349,15 @@ func (c *checker) file(name string, stdin io.Reader) int {
 			break
 		}
 		r := &c.rec
+		number++
 		if !r.HasTime {
 			timeless++
+		}
+		if c.begin.IsZero() {
+			c.begin = r.Time
+		}
+		if !c.looksAt(r) {
+			continue
 		}
 		switch r.Link {
 		case frame.Ethernet, frame.RawIP, frame.RawIPv4, frame.RawIPv6, frame.LinuxSLL, frame.LinuxSLL2:
@@ -297,20 +373,26 @@ func (c *checker) file(name string, stdin io.Reader) int {
 		if r.Time.After(c.last) {
 			c.last = r.Time
 		}
+		c.mu.Lock()
 		if c.mrc == nil || !c.handleMRC() {
+			c.w.SetSource(r.Iface)
 			c.w.HandleFrame(r.Time, r.Link, r.Data, r.WireLen)
+		}
+		if c.follow && number%1024 == 0 {
+			c.w.CloseIdle(idle)
 		}
 		c.drain()
 		if c.tracks != nil {
 			c.tracks.add(c.w, r.Time)
 		}
-		if c.progress != nil && r.Number%1024 == 0 {
-			read, size := f.Progress()
-			c.progress.Update(name, read, size, r.Number, "frames")
+		c.mu.Unlock()
+		if c.progress != nil && file != nil && number%1024 == 0 {
+			read, size := file.Progress()
+			c.progress.Update(name, read, size, number, "frames")
 		}
 	}
 	c.progress.Clear()
-	n := c.rec.Number
+	n := number
 	if c.w.Frames() == c.spans[len(c.spans)-1].before {
 		n = 0
 	}
@@ -347,6 +429,15 @@ func (c *checker) finish() {
 func (c *checker) drain() {
 	for c.w.NextFinding(&c.finding) {
 		f := &c.finding
+		if c.known[f.Check] {
+			c.left++
+			continue
+		}
+		if (c.filter.hosts != nil || c.filter.qps != nil) && !c.filter.keeps(f.Src, f.Dst, f.QP, f.PeerQP) {
+			continue
+		}
+		c.charge(f)
+		c.comment(f)
 		switch f.Severity {
 		case conform.Breach:
 			c.breaches++

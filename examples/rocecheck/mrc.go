@@ -16,6 +16,7 @@ import (
 
 // mrcChecker judges MRC packets and keeps what the report needs.
 type mrcChecker struct {
+	taken    int // packets
 	w        *mrcwatch.Watcher
 	finding  mrcwatch.Finding
 	breaches uint64
@@ -76,6 +77,9 @@ func (c *checker) handleMRC() bool {
 	c.drainMRC()
 	return taken
 }
+
+// mrcSeen reports whether there was any packet of MRC.
+func (c *checker) mrcSeen() bool { return c.mrc != nil && c.mrc.w.Packets() > 0 }
 
 func (c *checker) drainMRC() {
 	m := c.mrc

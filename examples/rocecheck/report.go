@@ -36,6 +36,7 @@ type group struct {
 	frames []uint64
 	texts  []string
 	first  time.Time
+	filter string // for Wireshark: the first
 }
 
 func (c *checker) group(f *conform.Finding) {
@@ -46,7 +47,7 @@ func (c *checker) group(f *conform.Finding) {
 			c.ungrouped++
 			return
 		}
-		g = &group{groupKey: k, first: f.Time}
+		g = &group{groupKey: k, first: f.Time, filter: displayFilter(f)}
 		c.groups[k] = g
 		c.order = append(c.order, g)
 	}
@@ -89,6 +90,9 @@ type flowRow struct {
 func (c *checker) closed(f *conform.Flow) {
 	if f.Frames == 0 {
 		return // opened by connection management, and never used
+	}
+	if !c.filter.keeps(f.Src, f.Dst, f.QP, f.PeerQP) {
+		return
 	}
 	row := flowRow{f.Src, f.Dst, f.QP, f.PeerQP, f.Service, f.MTU, *f.Counters, figuresOf(f.Latency), figuresOf(f.Completion), nil}
 	if c.tracks != nil {
@@ -142,11 +146,15 @@ func (c *checker) writeText() {
 	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }
 
 	p("%s\n", c.paint(c.verdictColour(), c.verdict()))
+	if c.left > 0 {
+		p("%s of kinds that the baseline shows too are left out.\n", count(c.left, "finding", "findings"))
+	}
 	p("%d frames, %d of them RoCE, %d flows, %s\n", c.w.Frames(), c.w.RoCEFrames(), len(c.flows)+c.moreFlows, short(c.last.Sub(c.first)))
-	if c.w.RoCEFrames() == 0 {
-		p("\nNo RoCE packet was found. RoCE v2 is UDP to port 4791 (-port says another), v1 is Ethertype 0x8915.\n")
+	if c.w.RoCEFrames() == 0 && !c.mrcSeen() {
+		c.writeNothing()
 		return
 	}
+	c.writeHidden()
 	if total.ICRCUnchecked > 0 {
 		p("%d packets are cut short by the snapshot length: their ICRC is unchecked.\n", total.ICRCUnchecked)
 	}
@@ -156,6 +164,7 @@ func (c *checker) writeText() {
 	if n := c.w.Evicted(); n > 0 {
 		p("%d flows were closed early to bound memory.\n", n)
 	}
+	c.writeScreen(&total)
 
 	for _, sev := range []conform.Severity{conform.Breach, conform.Note, conform.Event} {
 		groups := c.ranked(sev)
@@ -174,6 +183,9 @@ func (c *checker) writeText() {
 			if sev != conform.Event {
 				p("      rule: %s\n", g.check.Rule().Title())
 			}
+			if sev == conform.Breach && g.filter != "" {
+				p("      wireshark: %s\n", g.filter)
+			}
 			texts := g.texts
 			if sev == conform.Event && !c.all {
 				texts = texts[:min(1, len(texts))]
@@ -189,12 +201,6 @@ func (c *checker) writeText() {
 			p("  ... and %d findings in other flows\n", c.ungrouped)
 		}
 	}
-	if advice := c.advice(); len(advice) > 0 {
-		p("\nWhat to look at\n")
-		for _, a := range advice {
-			p("  - %s\n", a)
-		}
-	}
 	c.writeFlows()
 	c.writeKeyFigures(&total)
 }
@@ -202,6 +208,9 @@ func (c *checker) writeText() {
 func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-len(s))) }
 
 func (c *checker) verdict() string {
+	if c.w.RoCEFrames() == 0 && !c.mrcSeen() {
+		return "There is nothing to judge."
+	}
 	if c.breaches == 0 {
 		total := c.w.Total()
 		if total.Retransmitted == 0 {
@@ -381,6 +390,10 @@ func (c *checker) keyFigures(t *conform.Counters) [][2]string {
 	}
 	if t.ICRCBad+t.Invalid > 0 {
 		out = append(out, [2]string{"dropped by receivers", fmt.Sprintf("%d with a bad ICRC, %d malformed", t.ICRCBad, t.Invalid)})
+	}
+	if t.Retransmitted > 0 {
+		out = append(out, [2]string{"caused by", fmt.Sprintf("%d NAKs, %d implied NAKs, %d RNR NAKs, %d time-outs, %d not shown",
+			t.PacketSeqErr, t.ImpliedNakSeqErr, t.RNRNakRetry, t.LocalAckTimeoutErr, t.UnknownCause)})
 	}
 	return out
 }

@@ -11,7 +11,21 @@ connection. Each file is judged for itself. FILE - is standard input.
   -json          print JSON instead of text: one object a line (see below)
   -html FILE     also write a page with the time lines of the worst connections;
                  it needs nothing from the network
-  -qp N[,N...]   show these QP numbers on the page instead of the worst
+  -qp N[,N...]   report these QP numbers alone, and show them on the page
+  -host A[,A...] report connections of these addresses alone
+  -from T, -to T look at packets from then, till then: such as
+                 2026-01-31T12:00:00Z, or 1.5s after the first frame
+  -write FILE    write the frames of breaches and notes, with what is said of them
+                 as packet comments, to a pcapng file (with -all of events too)
+  -baseline FILE leave out the kinds of findings that this capture shows too: what
+                 is new since then, as when a device is fuzzed
+  -i INTERFACE   read from a network interface (Linux; needs CAP_NET_RAW) till
+                 Ctrl-C; implies -follow
+  -follow        read on when a file ends, till Ctrl-C; print a line of figures
+                 each second, and close flows that are silent for a minute
+  -interval D    the time between these lines (default 1s)
+  -metrics ADDR  serve the figures at http://ADDR/metrics in the OpenMetrics text
+                 format, such as -metrics :9480
   -join          the files are parts of one capture, in the order given
   -all           list every event, not only the first of a kind
   -complete      the capture has every connection from its first packet, both
@@ -39,7 +53,9 @@ working network does too.
 
 A JSON line has a type. "finding": severity, rule, title (of the rule), check,
 file, frame (0 for what only the end shows), earlier (a frame that it depends
-on), time, src, dst, qp, peer_qp, psn, text. "flow", one for each direction:
+on), time, src (for a breach, who broke the rule), dst, qp, peer_qp, psn, text,
+filter (for Wireshark). "not_judged": rule, reason, cases. "interval", with
+-follow: time and what was counted since the last. "flow", one for each direction:
 src, dst, qp, peer_qp, service, mtu, and the metrics, durations in nanoseconds.
 "qp", one for each QP: addr, qp, peer_addr, peer_qp, and what it sent (_tx) and
 received (_rx). "pause": priority, frames, resume, time. "total": files,
@@ -53,13 +69,17 @@ independent readers of its specification agree on.
 
 Metrics have the names of the Open Traffic Generator's RoCE v2 metrics where it
 has one: data_frames, data_frames_retransmitted, frame_sequence_error, ack, nak,
-cnp, ecn_ce, message_tx, message_complete, message_fail. A data frame is any but
+cnp, ecn_ce, message_tx, message_complete, message_fail, min_latency,
+avg_latency, max_latency. Retransmissions are counted by cause under the names of
+the hardware counters: packet_seq_err, implied_nak_seq_err, local_ack_timeout_err,
+and rnr_nak_retry. A data frame is any but
 Acknowledge and CNP. Latency is from a request (its last packet that asked for an
 acknowledgement) to what acknowledges it; completion time from the first packet
 of the message. Percentiles are at most 1/32 too long.
 
 Exit code: 0 no rule is broken; 1 a rule is broken, or a file ends in the middle
-of a record; 2 bad usage, unreadable input, or output that cannot be written.
+of a record; 2 bad usage, unreadable input, or output that cannot be written; 3
+there was nothing to judge: no RoCE packet was found.
 
 Examples:
 
@@ -71,6 +91,10 @@ Examples:
       rocecheck -join trace.pcap trace.pcap1 trace.pcap2
   which rules were broken, with jq
       rocecheck -json trace.pcap | jq -c 'select(.severity == "breach")'
-  live, from a Linux host, until Ctrl-C ends tcpdump
-      tcpdump -i eth0 -U -w - udp port 4791 | rocecheck -
+  live, from a mirror port, till Ctrl-C, with figures for Prometheus
+      rocecheck -i eth0 -metrics :9480
+  live, from elsewhere
+      ssh host tcpdump -i eth0 -U -w - | rocecheck -follow -
+  what a firmware update has made worse
+      rocecheck -baseline before.pcap after.pcap
 `

@@ -407,6 +407,17 @@ func (w *Watcher) good(s *stream, payload int) {
 	w.seen.Good = payload
 }
 
+// CloseIdle closes the flows that had no frame for d before the newest one, and
+// returns how many. Drain NextFinding after it. A capture without an end needs it.
+func (w *Watcher) CloseIdle(d time.Duration) int {
+	n := 0
+	for w.oldest >= 0 && w.now-w.streams[w.oldest].Last > int64(d) {
+		w.close(w.oldest)
+		n++
+	}
+	return n
+}
+
 // Finish reports what only the end of the capture shows, and closes all flows.
 // Drain NextFinding after it.
 func (w *Watcher) Finish() {

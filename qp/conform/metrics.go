@@ -46,6 +46,7 @@ type Counters struct {
 	ICRCBad       uint64
 	ICRCUnchecked uint64 // cut short by the capture
 	Invalid       uint64 // could not be laid out: length, opcode, version
+	LostBehind    uint64 // PSNs seen that a NAK sequence error says were lost: behind the tap
 	CaptureLost   uint64 // acknowledged PSNs that the capture does not have
 	First, Last   int64  // nanoseconds since 1970 of the first and the last frame
 }
@@ -94,6 +95,7 @@ func (c *Counters) Add(d *Counters) {
 	c.ICRCBad += d.ICRCBad
 	c.ICRCUnchecked += d.ICRCUnchecked
 	c.Invalid += d.Invalid
+	c.LostBehind += d.LostBehind
 	c.CaptureLost += d.CaptureLost
 }
 

@@ -117,7 +117,9 @@ func (w *Watcher) nak(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 		w.doubt(s, x, NakNothingLost, 0, 0, 0)
 	}
 	w.before(s, x, u)
-	x.nak.seen = x.log.at(u) != nil
+	if x.nak.seen = x.log.at(u) != nil; x.nak.seen {
+		s.peerOr(w).LostBehind++
+	}
 	if x.nak.open.valid {
 		x.nak.old = x.nak.open
 	}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth/frame/capture"
+)
+
+// slow gives what it has, and then waits for the test.
+type slow struct {
+	io.Reader
+	more chan struct{}
+}
+
+func (s *slow) Read(b []byte) (int, error) {
+	n, err := s.Reader.Read(b)
+	if err == io.EOF {
+		<-s.more
+	}
+	return n, err
+}
+
+// shared is a buffer that may be read while it is written.
+type shared struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *shared) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(b)
+}
+
+func (s *shared) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// The figures of -metrics are in the OpenMetrics text format, whose end is marked.
+func TestMetricsServed(t *testing.T) {
+	data, err := os.ReadFile(captures + "rc-loss-request.pcap")
+	require.NoError(t, err)
+	in := &slow{bytes.NewReader(data), make(chan struct{})}
+	r, w := io.Pipe()
+	var out shared
+	done := make(chan int)
+	go func() {
+		done <- run([]string{"-follow", "-interval", "10ms", "-metrics", "127.0.0.1:0", "-"}, in, &out, w)
+		w.Close()
+	}()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	require.NoError(t, err)
+	go io.Copy(io.Discard, r)
+	url := regexp.MustCompile(`http://\S+`).FindString(line)
+	require.NotEmpty(t, url, line)
+	var body string
+	require.Eventually(t, func() bool {
+		resp, err := http.Get(url)
+		require.NoError(t, err)
+		b, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		resp.Body.Close()
+		require.Contains(t, resp.Header.Get("Content-Type"), "openmetrics")
+		body = string(b)
+		return strings.Contains(body, "roce_retransmissions_total{cause=\"timer\"} 3\n")
+	}, 10*time.Second, 10*time.Millisecond)
+	require.True(t, strings.HasSuffix(body, "\n# EOF\n"))
+	sample := regexp.MustCompile(`^[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.e+-]+$`)
+	meta := regexp.MustCompile(`^# (TYPE|UNIT|HELP) [a-z_]+ .+$|^# EOF$`)
+	for l := range strings.Lines(body) {
+		l = strings.TrimSuffix(l, "\n")
+		require.True(t, sample.MatchString(l) || meta.MatchString(l), l)
+	}
+	// Each name is documented, and in the dashboard.
+	doc, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (\S+)`).FindAllStringSubmatch(body, -1) {
+		require.Contains(t, string(doc), "`"+m[1], m[1])
+	}
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "frames/s") }, 10*time.Second, time.Millisecond)
+	close(in.more)
+	require.Equal(t, exitGood, <-done)
+	require.Contains(t, out.String(), "No rule is broken.")
+}
+
+// The dashboard is JSON, and asks for figures that there are.
+func TestDashboard(t *testing.T) {
+	b, err := os.ReadFile("grafana.json")
+	require.NoError(t, err)
+	var d struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(b, &d))
+	require.GreaterOrEqual(t, len(d.Panels), 6)
+	doc, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for _, p := range d.Panels {
+		require.NotEmpty(t, p.Targets, p.Title)
+		for _, q := range p.Targets {
+			for _, name := range regexp.MustCompile(`roce_[a-z_]+`).FindAllString(q.Expr, -1) {
+				require.Contains(t, string(doc), "`"+strings.TrimSuffix(name, "_total"), p.Title)
+			}
+		}
+	}
+}
+
+// -write keeps the frames of breaches with what is said of them.
+func TestWrite(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bad.pcapng")
+	code, _, errs := call(t, "-write", file, captures+"rc-local-drop-read.pcap")
+	require.Equal(t, exitWrong, code)
+	require.Empty(t, errs)
+	recs, err := capture.ReadFile(file)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(recs), 5) // frames 12, 14, 17, 19, 21, and those that they depend on
+	require.Less(t, len(recs), 12)
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Contains(t, string(b), "breach RS-15 (read-opcode): the response at PSN 6636326 should be")
+}
+
+// -baseline leaves out what was so before; -host, -qp, -from and -to choose.
+func TestChoice(t *testing.T) {
+	bad := captures + "rc-local-drop-read.pcap"
+	code, out, _ := call(t, "-baseline", bad, bad)
+	require.Equal(t, exitGood, code)
+	require.Contains(t, out, "findings of kinds that the baseline shows too are left out.")
+	code, _, _ = call(t, "-baseline", captures+"rc-read.pcap", bad)
+	require.Equal(t, exitWrong, code)
+
+	code, _, _ = call(t, "-host", "192.0.2.9", bad)
+	require.Equal(t, exitGood, code)
+	code, _, _ = call(t, "-host", "192.0.2.2", "-qp", "17", bad)
+	require.Equal(t, exitWrong, code)
+	code, _, _ = call(t, "-qp", "0x99", bad)
+	require.Equal(t, exitGood, code)
+	code, out, _ = call(t, "-to", "1ms", bad)
+	require.Equal(t, exitNone, code)
+	require.Contains(t, out, "No RoCE packet was found.")
+	code, _, _ = call(t, "-from", "2000-01-01T00:00:00Z", bad)
+	require.Equal(t, exitWrong, code)
+}
+
+// Text fits 120 columns but for filters and sentences.
+func TestWidth(t *testing.T) {
+	for _, name := range []string{"rc-loss-request", "rc-local-drop-read", "cm-rping-ipv6"} {
+		_, out, _ := call(t, captures+name+".pcap")
+		screen, _, _ := strings.Cut(out, "\nBroken rules\n")
+		screen, _, _ = strings.Cut(screen, "\nNotes\n")
+		screen, _, _ = strings.Cut(screen, "\nEvents\n")
+		for l := range strings.Lines(screen) {
+			require.LessOrEqual(t, len([]rune(strings.TrimSuffix(l, "\n"))), 100, l)
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/examples/internal/term"
+	"github.com/roce-go/roce/qp/conform"
+)
+
+// costs are what the events of a flow cost, in time that its sender waited.
+type costs struct {
+	timers, rnrs uint64
+	timer, rnr   time.Duration
+}
+
+type flowKey struct {
+	src, dst netip.Addr
+	qp       uint32
+}
+
+// charge counts what finding f cost.
+func (c *checker) charge(f *conform.Finding) {
+	if f.Check != conform.ResentTimeout && f.Check != conform.ResentRNR {
+		return
+	}
+	k := flowKey{f.Src, f.Dst, f.QP}
+	o := c.costs[k]
+	if o == nil {
+		if len(c.costs) >= maxFlows {
+			return
+		}
+		o = &costs{}
+		c.costs[k] = o
+	}
+	if f.Check == conform.ResentTimeout {
+		o.timers++
+		o.timer += time.Duration(f.Want)
+	} else {
+		o.rnrs++
+		o.rnr += time.Duration(f.Want)
+	}
+}
+
+// writeScreen writes what to know first: what it costs, where it is, who is worst,
+// what to do, and what was not judged.
+func (c *checker) writeScreen(total *conform.Counters) {
+	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }
+	var sum costs
+	for _, o := range c.costs {
+		sum.timers += o.timers
+		sum.timer += o.timer
+		sum.rnrs += o.rnrs
+		sum.rnr += o.rnr
+	}
+	whole := short(c.last.Sub(c.first))
+	if sum.timers > 0 {
+		p("Cost: %s took %s, of %s captured.\n", count(sum.timers, "time-out", "time-outs"), short(sum.timer), whole)
+	}
+	if sum.rnrs > 0 {
+		p("Cost: %s for receivers took %s, of %s captured.\n", count(sum.rnrs, "wait", "waits"), short(sum.rnr), whole)
+	}
+	if total.SequenceError+total.LostBehind > 0 {
+		p("Losses: %s before the capture, %s behind it (told by NAKs).\n",
+			count(total.SequenceError, "gap", "gaps"), count(total.LostBehind, "packet", "packets"))
+	}
+	if worst := c.worst(5); len(worst) > 0 {
+		p("\nWorst connections\n")
+		for _, w := range worst {
+			p("  %s\n", w)
+		}
+	}
+	if advice := c.advice(); len(advice) > 0 {
+		p("\nWhat to look at\n")
+		for _, a := range advice {
+			for i, l := range wrap(a, 76) {
+				p("  %s %s\n", [2]string{"-", " "}[min(i, 1)], l)
+			}
+		}
+	}
+	c.writeUnjudged()
+}
+
+// wrap breaks s into lines of at most n characters.
+func wrap(s string, n int) []string {
+	var out []string
+	line := ""
+	for _, word := range strings.Fields(s) {
+		if line != "" && len([]rune(line))+1+len([]rune(word)) > n {
+			out = append(out, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(out, line)
+}
+
+// worst returns a line for each of the n connections in which most is amiss.
+func (c *checker) worst(n int) []string {
+	type row struct {
+		flowKey
+		breaches, events uint64
+		cost             costs
+	}
+	rows := map[flowKey]*row{}
+	at := func(k flowKey) *row {
+		if rows[k] == nil {
+			rows[k] = &row{flowKey: k}
+		}
+		return rows[k]
+	}
+	for _, g := range c.order {
+		k := flowKey{g.src, g.dst, g.qp}
+		switch {
+		case !g.src.IsValid():
+		case g.severity == conform.Breach:
+			at(k).breaches += g.n
+		case g.check.Rule() == conform.RuleRetransmit || g.check.Rule() == conform.RuleTimeout:
+			at(k).events += g.n
+		}
+	}
+	for k, o := range c.costs {
+		at(k).cost = *o
+	}
+	list := make([]*row, 0, len(rows))
+	for _, r := range rows {
+		list = append(list, r)
+	}
+	slices.SortFunc(list, func(a, b *row) int {
+		return cmp.Or(cmp.Compare(b.breaches, a.breaches), cmp.Compare(b.cost.timer+b.cost.rnr, a.cost.timer+a.cost.rnr),
+			cmp.Compare(b.events, a.events), a.src.Compare(b.src), a.dst.Compare(b.dst), cmp.Compare(a.qp, b.qp))
+	})
+	var out []string
+	for _, r := range list[:min(n, len(list))] {
+		s := fmt.Sprintf("%v > %v QP %s:", r.src, r.dst, hex(r.qp))
+		var parts []string
+		if r.breaches > 0 {
+			parts = append(parts, count(r.breaches, "breach", "breaches"))
+		}
+		if r.events > 0 {
+			parts = append(parts, count(r.events, "retransmission", "retransmissions"))
+		}
+		if d := r.cost.timer + r.cost.rnr; d > 0 {
+			parts = append(parts, short(d)+" waited")
+		}
+		out = append(out, s+" "+strings.Join(parts, ", "))
+	}
+	return out
+}
+
+// unjudged returns, by reason, the rules that could not be judged in full.
+func (c *checker) unjudged() []string {
+	rules := map[conform.Reason][]string{}
+	n := map[conform.Reason]uint64{}
+	c.w.NotJudged(func(r conform.Rule, why conform.Reason, k uint64) bool {
+		rules[why] = append(rules[why], r.String())
+		n[why] = max(n[why], k)
+		return true
+	})
+	var out []string
+	for why := conform.Reason(0); why < 16; why++ {
+		if len(rules[why]) > 0 {
+			out = append(out, fmt.Sprintf("%s: %v (%s).", strings.Join(rules[why], ", "), why, count(n[why], "case", "cases")))
+		}
+	}
+	return out
+}
+
+func (c *checker) writeUnjudged() {
+	list := c.unjudged()
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintf(c.out, "\nNot judged\n")
+	for _, s := range list {
+		for i, l := range wrap(s, 76) {
+			fmt.Fprintf(c.out, "  %s %s\n", [2]string{"-", " "}[min(i, 1)], l)
+		}
+	}
+}
+
+// writeNothing writes why there was nothing to judge.
+func (c *checker) writeNothing() {
+	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }
+	paused := false
+	c.w.PausesBy(func(mac frame.MAC, prio int, s conform.Pauses) bool {
+		if !paused {
+			p("\nPauses, by their sender\n")
+		}
+		paused = true
+		p("  %02x:%02x:%02x:%02x:%02x:%02x  priority %d  %s, %s, %s stopped\n", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], prio,
+			count(s.Frames, "pause", "pauses"), count(s.Resume, "resume", "resumes"), short(s.Time))
+		return true
+	})
+	p("\nNo RoCE packet was found. RoCE v2 is UDP to port %d (-port says another), v1 is\nEthertype 0x8915; tunnels are looked into.\n", c.port())
+	type other struct {
+		p frame.Protocol
+		n uint64
+	}
+	var others []other
+	c.w.Others(func(pr frame.Protocol, n uint64) bool {
+		others = append(others, other{pr, n})
+		return true
+	})
+	if len(others) == 0 {
+		return
+	}
+	slices.SortFunc(others, func(a, b other) int {
+		return cmp.Or(cmp.Compare(b.n, a.n), cmp.Compare(a.p.String(), b.p.String()))
+	})
+	p("\nWhat there is instead\n")
+	for i, o := range others {
+		if i == 12 {
+			p("  ... and %d kinds more\n", len(others)-i)
+			break
+		}
+		hides := ""
+		if o.p.MayHide() {
+			hides = "  (RoCE may be inside, unread)"
+		}
+		p("  %8d  %v%s\n", o.n, o.p, hides)
+	}
+}
+
+// writeHidden names what may hide RoCE in a capture that has some in the open.
+func (c *checker) writeHidden() {
+	c.w.Others(func(pr frame.Protocol, n uint64) bool {
+		if pr.MayHide() {
+			fmt.Fprintf(c.out, "%s of %v were not looked into.\n", count(n, "frame", "frames"), pr)
+		}
+		return true
+	})
+}
+
+func (c *checker) port() uint16 {
+	if c.cfg.UDPPort == 0 {
+		return frame.Port
+	}
+	return c.cfg.UDPPort
+}
+
+var _ = term.Reset
