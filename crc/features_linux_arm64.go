@@ -9,7 +9,7 @@ import (
 
 // features asks the kernel, which passes AT_HWCAP in the auxiliary vector. The
 // CPU's own identification registers cannot be relied on in user space. Where
-// /proc is missing the answer is no.
+// /proc is missing the feature counts as absent.
 func features() (crc32, pmull bool) {
 	const (
 		atHWCAP = 16

@@ -19,7 +19,7 @@ type Flow struct {
 	id   [4][16]uint32 // what each half byte of the identification adds to zero
 }
 
-// NewFlow makes a Flow from a template, a network packet without its ICRC, of
+// NewFlow returns a Flow for a template, a network packet without its ICRC, of
 // which the bytes from offset tail to the end may differ from packet to packet. No
 // masked byte may be among these: the BTH may vary from its byte 5 on. It panics
 // if tail is not in 0..len(pkt).

@@ -25,20 +25,20 @@ func makeSlicing() (t [8][256]uint32) {
 	return t
 }
 
-// step8 takes eight message bytes, first byte lowest.
+// step8 advances the register by eight message bytes, the first in the lowest bits.
 func step8(r uint32, w uint64) uint32 {
 	w ^= uint64(r)
 	return slicing[7][w&0xff] ^ slicing[6][w>>8&0xff] ^ slicing[5][w>>16&0xff] ^ slicing[4][w>>24&0xff] ^
 		slicing[3][w>>32&0xff] ^ slicing[2][w>>40&0xff] ^ slicing[1][w>>48&0xff] ^ slicing[0][w>>56]
 }
 
-// step4 takes four message bytes, first byte lowest.
+// step4 advances it by four.
 func step4(r, w uint32) uint32 {
 	w ^= r
 	return slicing[3][w&0xff] ^ slicing[2][w>>8&0xff] ^ slicing[1][w>>16&0xff] ^ slicing[0][w>>24]
 }
 
-// step1 takes one.
+// step1 advances it by one.
 func step1(r uint32, b byte) uint32 {
 	return r>>8 ^ slicing[0][byte(r)^b]
 }

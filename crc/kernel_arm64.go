@@ -56,7 +56,7 @@ func updateCRC32(r uint32, p *byte, n int) uint32
 //go:noescape
 func copyUpdateCRC32(r uint32, dst, src *byte, n int) uint32
 
-// updatePMULL takes blocks of 3*laneSize bytes, one at least.
+// updatePMULL reads blocks of 3*laneSize bytes, one at least.
 //
 //go:noescape
 func updatePMULL(r uint32, p *byte, blocks int) uint32

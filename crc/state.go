@@ -6,7 +6,7 @@ type State struct{ r uint32 }
 
 // Start returns the state after hdr, the first bytes of a network packet, masked
 // as [Sum] masks them. hdr should reach up to the last masked byte, byte 4 of the
-// BTH: bytes that are added later are taken as they are.
+// BTH: bytes that are added later are not masked.
 func Start(hdr []byte) State { return State{^sum(hdr)} }
 
 // Update returns the state after the further covered bytes p.

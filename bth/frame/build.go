@@ -12,13 +12,12 @@ import (
 // transport headers, and the ICRC.
 const MaxHeaderSize = ethernetSize + 4*MaxVLANs + ipv4Size + maxIPv4Options + udpSize + bth.MaxHeaderSize + bth.ICRCSize
 
-// AppendTo appends the frame to dst: an Ethernet header where Link is Ethernet,
-// the network header that Net names (IPv6 where it names none), UDP but for a
-// GRH, and the packet. It computes lengths, IPv4 header checksum and ICRC, and
-// takes all else from the fields as they are, a HopLimit of 0 and the UDP checksum
-// too (0 is right for IPv4 and what RNICs send over IPv6); only a DstPort of 0, to
-// which there is no RoCE, becomes Port. Padding to the 60 bytes of a short Ethernet
-// frame is left to the caller.
+// AppendTo appends the frame to dst: an Ethernet header if Link is Ethernet, the
+// network header that Net names (IPv6 if Net is not set), UDP except behind a GRH,
+// and the packet. It computes the lengths, the IPv4 header checksum and the ICRC.
+// Everything else is written as the fields say, including a HopLimit of 0 and the
+// UDP checksum (0 is valid for IPv4, and what RNICs send over IPv6). One exception:
+// DstPort 0 means Port. The caller pads short Ethernet frames to 60 bytes.
 //
 // It never fails, and masks fields to their widths: see Validate. Payload and
 // Options must not lie in the free capacity of dst: of a frame that was decoded
@@ -65,8 +64,8 @@ func (f *Frame) Size() int {
 	return n
 }
 
-// AppendNetworkTo appends the network header alone, of IPv4 with its options, as
-// AppendTo does. A receive of a datagram gets one in front of its payload.
+// AppendNetworkTo appends only the network header (IPv4: with its options), as
+// AppendTo does. A UD receive has these bytes in front of the payload.
 func (f *Frame) AppendNetworkTo(dst []byte) []byte {
 	n := f.packetSize()
 	if f.Net != GRH {
@@ -88,7 +87,8 @@ func (f *Frame) appendEthernet(dst []byte) []byte {
 	return binary.BigEndian.AppendUint16(dst, f.Net.etherType())
 }
 
-// etherType returns the Ethertype before the network header, IPv6's for none.
+// etherType returns the Ethertype that announces the network header; that of IPv6
+// if n is not set.
 func (n Net) etherType() uint16 {
 	switch n {
 	case IPv4:
@@ -144,18 +144,17 @@ func (f *Frame) appendIPv6(dst []byte, payload int) []byte {
 	return append(dst, dstAddr[:]...)
 }
 
-// Validate returns what AppendTo would lose or make up: ErrRange for a field or
-// a length beyond its width, an address of the wrong family or with a zone, or a
-// tag whose TPID is none of a tag; ErrLink for a link
-// that AppendTo makes no header of (the zero value, which somebody forgot to set,
-// and the cooked links); or what bth.Packet's Validate says. What it
-// accepts, a Finder of that port decodes to the same frame; a DstPort of 0 stands
-// for Port.
+// Validate reports what AppendTo could not represent: ErrRange for a field or a
+// length beyond its width, an address of the wrong family or with a zone, or a VLAN
+// whose TPID is not one of the three; ErrLink for a link whose header AppendTo does
+// not write (the zero value, and the cooked links); or the error of the packet's own
+// Validate. A Finder of the frame's port decodes what Validate accepts to the same
+// frame; DstPort 0 stands for Port.
 func (f *Frame) Validate() error {
 	switch f.Link {
 	case Ethernet:
 	case RawIP, RawIPv4, RawIPv6:
-		if f.Net == GRH { // which an Ethertype alone tells
+		if f.Net == GRH { // only an Ethertype announces it
 			return ErrLink
 		}
 	default:

@@ -29,14 +29,15 @@ type ChecksumState uint8
 
 // Outcomes.
 const (
-	// ChecksumUnchecked: there is none (another network header, a UDP checksum of 0),
-	// or the bytes that it covers were not captured.
+	// ChecksumUnchecked: the frame has no such checksum (another network header, a UDP
+	// checksum of 0), or the bytes that it covers were not captured.
 	ChecksumUnchecked ChecksumState = iota
 	ChecksumGood
 	ChecksumBad
-	// ChecksumOffloaded: it is wrong, and what a host leaves for its adapter to fill
-	// in: 0 in an IPv4 header, the sum of the pseudo-header alone in UDP. Captures at
-	// the sender show packets so; from the wire it is as bad as any.
+	// ChecksumOffloaded: the checksum is wrong, and has the value that a host writes
+	// when its adapter computes the checksum: 0 in an IPv4 header, the sum of only the
+	// pseudo-header in UDP. Captures taken at the sender contain such packets. In a
+	// packet received from the wire it means the same as ChecksumBad.
 	ChecksumOffloaded
 )
 

@@ -7,21 +7,20 @@ import (
 	"github.com/roce-go/roce/bth"
 )
 
-// Finder finds packets. The zero value looks for the standard port, and takes
-// only what a network interface takes for RoCE: what captures hold besides is for
-// the options.
+// Finder finds RoCE packets in frames. The zero value accepts what a network adapter
+// accepts as RoCE, on the standard port. The options are for captures.
 type Finder struct {
 	// UDPPort is the UDP destination port of RoCE v2; 0 means Port.
 	UDPPort uint16
-	// Tunnels makes it look into up to MaxTunnels tunnels for a packet that is not
-	// RoCE by itself: see TunnelKind. Frame.Outer tells which there were.
+	// Tunnels: also find packets inside up to MaxTunnels tunnels of the kinds listed
+	// at TunnelKind. Frame.Outer then describes the tunnels.
 	Tunnels bool
 	// VXLANPorts are UDP destination ports of VXLAN beside 4789 and 8472.
 	VXLANPorts []uint16
-	// Sliced makes a frame that is shorter than its headers say one that was cut, as
-	// by a capture: switches cut the copies that they send, and a later capture
-	// calls the rest the whole frame. Without it such a frame is ErrLength; a frame
-	// with a wrong length in its headers looks the same.
+	// Sliced: a frame that is shorter on the wire than its headers say counts as
+	// truncated. Switches truncate the copies that they mirror, and a capture of such
+	// a copy has no other sign of it. A sender that writes wrong lengths looks the
+	// same. Without Sliced such a frame is ErrLength.
 	Sliced bool
 	// TrimmedDSCP names the DSCP values that a network gives to MRC packets that its
 	// switches have trimmed, which nothing else tells: bit n for value n. Lengths of
@@ -163,8 +162,7 @@ func (d *Finder) decode(link Link, b []byte, wireLen int, f *Frame) error {
 const plainSize = ethernetSize + ipv4Size + udpSize
 
 // plain reports whether h are such headers with a UDP length that agrees.
-// What it refuses is looked at again by locate: a short cut, not a second
-// opinion.
+// It only decides whether the short cut applies; locate decides all other cases.
 func (d *Finder) plain(h *[plainSize]byte, total uint32) bool {
 	return binary.BigEndian.Uint32(h[12:])>>8 == EtherTypeIPv4<<8|0x45 &&
 		binary.BigEndian.Uint32(h[20:])&0x3fff00ff == protocolUDP &&
@@ -225,9 +223,8 @@ func (f *Frame) decode6(h *[plainSize6]byte, b []byte, end int) error {
 	return nil
 }
 
-// Find is Decode without the packet: it fills all but f.Packet, which is left
-// alone, and so tells addresses and Transport bytes of a packet that cannot be
-// decoded.
+// Find is Decode without the packet: it sets all fields but f.Packet. It gives the
+// addresses and the Transport bytes of a packet that cannot be decoded.
 func (d Finder) Find(link Link, b []byte, wireLen int, f *Frame) error {
 	s, err := d.locate(link, b, wireLen)
 	if err != nil {
@@ -394,8 +391,8 @@ func (d *Finder) locateIPv4(b []byte, s *span) error {
 	return d.lengths(s, ihl+udpSize)
 }
 
-// udpPayload sets where the datagram with header h at offset at goes on, unless
-// its length makes no sense.
+// udpPayload sets where the payload of the datagram begins and ends, whose UDP
+// header h is at offset at. A length below that of the header is ignored.
 func (s *span) udpPayload(h []byte, at int) {
 	if n := int(binary.BigEndian.Uint16(h[4:])); n >= udpSize {
 		s.after = at + udpSize

@@ -164,12 +164,12 @@ func (f *Frame) headerSize() int {
 	return 0
 }
 
-// setUDPChecksum makes the checksum of the UDP datagram at pkt[u:].
+// setUDPChecksum computes the checksum of the UDP datagram at pkt[u:].
 func (f *Frame) setUDPChecksum(pkt []byte, u int) {
 	pkt[u+6], pkt[u+7] = 0, 0
 	sum := ^OnesSum(f.pseudoSum(), pkt[u:])
 	if sum == 0 {
-		sum = 0xffff // 0 says that there is none
+		sum = 0xffff // 0 means that there is no checksum
 	}
 	binary.BigEndian.PutUint16(pkt[u+6:], sum)
 }

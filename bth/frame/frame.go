@@ -1,7 +1,7 @@
 // Package frame holds what is around a RoCE transport packet: Ethernet with VLAN
-// tags, IPv4, IPv6 and UDP (RoCE v2), or the GRH (RoCE v1). It finds the packet
-// in a captured frame and says why it finds none, checks the ICRC, and builds
-// whole frames.
+// tags, IPv4, IPv6 and UDP (RoCE v2), or the GRH (RoCE v1), and tunnels around all
+// of them. It finds the packet in a frame and reports why there is none, checks
+// ICRC and checksums, edits packets in place, and builds whole frames.
 //
 // Nothing here allocates, writes to its input or panics on any bytes.
 package frame
@@ -143,7 +143,7 @@ type Frame struct {
 
 	// UDP. Zero for a GRH.
 	SrcPort, DstPort uint16
-	UDPChecksum      uint16 // as on the wire; 0 means none was made
+	UDPChecksum      uint16 // as on the wire; 0 means that there is no checksum
 
 	// NetPacket is the captured part of the packet from network header to ICRC.
 	// Trailer is what was captured after it: padding, an Ethernet FCS; or nil.
@@ -229,7 +229,7 @@ func (f *Frame) CheckICRC() ICRCState {
 	return ICRCBad
 }
 
-// FlowLabel makes a 20-bit flow label from the QP numbers at both ends. It is
+// FlowLabel computes a 20-bit flow label from the QP numbers at both ends. It is
 // the same for both directions.
 func FlowLabel(lqpn, rqpn uint32) uint32 {
 	v := uint64(lqpn) * uint64(rqpn)
@@ -238,7 +238,7 @@ func FlowLabel(lqpn, rqpn uint32) uint32 {
 	return uint32(v & 0xfffff)
 }
 
-// SourcePort makes the UDP source port, 0xC000..0xFFFF, of a 20-bit flow label.
+// SourcePort computes the UDP source port, 0xC000..0xFFFF, from a 20-bit flow label.
 func SourcePort(flowLabel uint32) uint16 {
 	return uint16(flowLabel&0x3fff^flowLabel>>14&0x3f) | 0xc000
 }

@@ -229,9 +229,10 @@ func checkBytes(t require.TestingT, link frame.Link, b []byte, wireLen int, d fr
 		require.Equal(t, f, g)
 	}
 
-	// The short cut for plain frames and the long way agree: the network packet
+	// The short cuts for plain frames and the long way agree: the network packet
 	// alone takes the long way.
-	if link == frame.Ethernet && len(b) > 14 && binary.BigEndian.Uint16(b[12:]) == 0x0800 && b[14]>>4 == 4 {
+	if link == frame.Ethernet && len(b) > 14 &&
+		(binary.BigEndian.Uint16(b[12:]) == 0x0800 && b[14]>>4 == 4 || binary.BigEndian.Uint16(b[12:]) == 0x86dd && b[14]>>4 == 6) {
 		g := dirty(t)
 		require.Equal(t, err, d.Decode(frame.RawIP, b[14:], max(wireLen-14, 0), g))
 		if err == nil {

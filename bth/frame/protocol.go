@@ -89,7 +89,7 @@ var protocolNames = map[Protocol]string{
 // vxlan" or "Ethertype 0x88cc (LLDP)".
 func (p Protocol) AppendTo(b []byte) []byte {
 	key := Protocol{Kind: p.Kind, Number: p.Number}
-	named := false // by its name alone
+	named := false // the name replaces the number
 	switch p.Kind {
 	case EtherType:
 		if named = p.Number < 0x600; named {

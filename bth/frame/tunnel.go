@@ -43,20 +43,20 @@ func (k TunnelKind) String() string {
 	return strconv.Itoa(int(k))
 }
 
-// Mirrors reports whether tunnels of this kind carry copies for a monitor, made
-// by a switch, rather than traffic between its ends.
+// Mirrors reports whether tunnels of this kind carry copies that a switch sends to a
+// monitor, rather than traffic between the tunnel's ends.
 func (k TunnelKind) Mirrors() bool { return k >= ERSPAN1 && k <= Mirror }
 
 // Tunnel is one tunnel around a packet.
 type Tunnel struct {
 	Kind TunnelKind
 	// ID is the VNI of VXLAN and Geneve (24 bits), the key of GRE, the session of
-	// ERSPAN (10 bits), the last label of MPLS (20 bits). HasID tells whether
-	// there is one.
+	// ERSPAN (10 bits), the last label of MPLS (20 bits). Without HasID the header has
+	// no such field.
 	ID    uint32
 	HasID bool
 	// Net, Src and Dst are of the network header before the tunnel's own header;
-	// zero where there is none, as in MPLS right after Ethernet.
+	// zero if there is no such header, as with MPLS directly on Ethernet.
 	Net      Net
 	Src, Dst netip.Addr
 	// The tags before that network header, outermost first.
@@ -153,9 +153,9 @@ func (o *Outer) Tunnel(i int) (t Tunnel) {
 	return t
 }
 
-// Segment tells networks apart whose addresses may be the same: it is to be a
-// part of what identifies a flow. Both directions of a flow have the same one,
-// and so have all of its packets and their copies for a monitor.
+// Segment distinguishes networks that may use the same addresses, such as tenants:
+// use it as a part of the key of a flow. Both directions of a flow have the same
+// Segment, and so have mirrored copies of its packets.
 type Segment struct {
 	VLAN [MaxVLANs]uint16 // ids of the tags around the packet itself, outermost first
 	Kind TunnelKind       // of the innermost tunnel that does not mirror
@@ -255,9 +255,9 @@ type inside struct {
 	etherType int
 }
 
-// enter looks into the tunnel whose header is at s.after, as s.what says. It
-// makes s.what more precise where it can, and reports false where this is no
-// tunnel, or carries what cannot be read.
+// enter reads the tunnel header at s.after; s.what says which protocol it is. It
+// refines s.what to the type in a GRE header, and reports false if this is not a
+// tunnel, or its contents cannot be read.
 func (d *Finder) enter(b []byte, s *span) (in inside, ok bool) {
 	if s.after <= 0 || s.after > len(b) {
 		return in, false

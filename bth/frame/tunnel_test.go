@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
@@ -209,6 +210,39 @@ func TestTunnelsCut(t *testing.T) {
 			require.Equal(t, f, g)
 		}
 	}
+}
+
+// TestTunnelFragmented: the first fragment of a tunnel's packet has the headers of the
+// packet inside; it is cut. Later fragments are named.
+func TestTunnelFragmented(t *testing.T) {
+	b := bytes.Clone(loadTunnels(t)[14].b) // GRE
+	n := 80                                // of 100 bytes of the outer packet
+	binary.BigEndian.PutUint16(b[16:], uint16(n))
+	b[20] = 0x20 // more fragments
+	b = b[:14+n]
+	var f frame.Frame
+	require.ErrorIs(t, intoTunnels.Decode(frame.Ethernet, b, len(b), &f), frame.ErrLength)
+	require.NoError(t, captured.Decode(frame.Ethernet, b, len(b), &f))
+	require.True(t, f.Truncated())
+	require.EqualValues(t, 100, f.Packet.PSN)
+	b[20], b[21] = 0, 9
+	require.ErrorIs(t, captured.Decode(frame.Ethernet, b, len(b), &f), frame.ErrNotRoCE)
+	require.Equal(t, "IP fragment of protocol 47 (GRE)", captured.Protocol(frame.Ethernet, b, len(b)).String())
+}
+
+// TestTunnelBytes changes any bytes of frames with tunnels.
+func TestTunnelBytes(t *testing.T) {
+	all := loadTunnels(t)
+	rapid.Check(t, func(t *rapid.T) {
+		b := bytes.Clone(rapid.SampledFrom(all).Draw(t, "frame").b)
+		for range rapid.IntRange(1, 3).Draw(t, "changes") {
+			i := rapid.IntRange(12, len(b)-1).Draw(t, "at")
+			b[i] = rapid.Byte().Draw(t, "byte")
+		}
+		b = b[:rapid.IntRange(len(b)/2, len(b)).Draw(t, "kept")]
+		wire := len(b) + rapid.SampledFrom([]int{0, 0, 9, 200}).Draw(t, "wire")
+		checkBytes(t, frame.Ethernet, b, wire, captured)
+	})
 }
 
 // TestW3Sliced is a packet of 1084 bytes of which a switch sent 96, in a capture

@@ -65,8 +65,8 @@ func (b *BTH) appendIPv4(dst []byte, ip *layers.IPv4, n int, fix bool) ([]byte, 
 			options += int(o.OptionLength)
 		}
 	}
-	// gopacket leaves bytes after the last option as it finds them: nobody knows
-	// yet what they will be.
+	// gopacket does not initialise the bytes after the last option, so their values
+	// are not known yet.
 	if options%4 != 0 || options > maxIPv4Options {
 		return dst, ErrNetworkLayer
 	}
@@ -106,15 +106,16 @@ func (b *BTH) appendUDP(dst []byte, n int, fix bool) []byte {
 	return append(dst, 0, 0)
 }
 
-// CheckICRC computes the ICRC of a decoded RoCE packet and compares it with the
-// packet's own. It takes the network layer, a *layers.IPv4, *layers.IPv6 or *GRH,
-// for example what packet.NetworkLayer returns; where that carries a tunnel, the
-// result is that of the RoCE packet in it. What is not RoCE (TCP, DNS, a fragment,
-// any other layer), and what the capture has cut, is frame.ICRCUnchecked.
+// CheckICRC computes the ICRC of a decoded RoCE packet and compares it with the ICRC
+// in the packet. The argument is the network layer, a *layers.IPv4, *layers.IPv6 or
+// *GRH, for example the result of packet.NetworkLayer. If it carries a tunnel, the
+// RoCE packet inside is checked. The result is frame.ICRCUnchecked for everything
+// that is not RoCE (TCP, DNS, a fragment, another layer) and for packets that the
+// capture has truncated.
 //
-// RoCE v2 is known by the UDP destination port: 4791, or another that gopacket was
-// told is followed by LayerTypeBTH. The layer must alias the packet it was decoded
-// from, as gopacket's do.
+// RoCE v2 is recognised by the UDP destination port: 4791, or another port that was
+// registered in gopacket with LayerTypeBTH. The layer must alias the packet it was
+// decoded from, as gopacket's layers do.
 func CheckICRC(network gopacket.Layer) frame.ICRCState {
 	switch l := network.(type) {
 	case *layers.IPv4:

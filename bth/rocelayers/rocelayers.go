@@ -8,7 +8,7 @@
 //	Ethernet, GRH, BTH, AETH                     RoCE v1
 //
 // The BTH layer takes pad and ICRC off the end of the packet, so that Payload is
-// what the application sent. [CheckICRC] tells whether the ICRC is right.
+// what the application sent. [CheckICRC] checks the ICRC.
 //
 // # Fast decoding
 //
@@ -21,8 +21,8 @@
 // # Serializing
 //
 // gopacket.SerializeLayers writes the innermost layer first, so the BTH layer
-// makes the ICRC before the headers that it covers exist. Like UDP with its
-// pseudo-header, it has to be told which they will be: see
+// computes the ICRC before the headers that it covers exist. As for UDP with its
+// pseudo-header, the caller has to name these headers first: see
 // [BTH.SetNetworkLayerForICRC].
 //
 // # Layer types
@@ -70,14 +70,14 @@ const (
 
 var register sync.Once
 
-// Register tells gopacket the layer types, and that BTH follows UDP port 4791
+// Register registers the layer types in gopacket, and that BTH follows UDP port 4791
 // and GRH follows Ethertype 0x8915. Calls after the first do nothing.
 //
 // gopacket keeps all this in tables without a lock: call Register before any
 // goroutine decodes packets, best at the start of main.
 //
 // gopacket looks at the UDP destination port first and then at the source port,
-// so a packet from port 4791 to a port it does not know is taken for RoCE too.
+// so it decodes a packet from port 4791 to an unknown port as RoCE too.
 func Register() {
 	register.Do(func() {
 		for typ, meta := range map[gopacket.LayerType]gopacket.LayerTypeMetadata{

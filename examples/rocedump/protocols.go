@@ -42,7 +42,7 @@ func (s *protocols) sorted() []frame.Protocol {
 const textProtocols = 8
 
 // list returns the most frequent protocols that keep accepts, and their frames,
-// behind prefix; or nothing where there are none.
+// behind prefix; or "" if there are none.
 func (s *protocols) list(prefix string, keep func(frame.Protocol) bool) string {
 	var parts []string
 	more := 0

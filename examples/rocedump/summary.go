@@ -39,7 +39,7 @@ type tally struct{ packets, payload int }
 
 func (t *tally) add(n tally) { t.packets += n.packets; t.payload += n.payload }
 
-// qpKey names a QP: its number has a meaning at one address alone.
+// qpKey names a QP: its number has a meaning only at one address.
 type qpKey struct {
 	dst netip.Addr
 	qp  uint32

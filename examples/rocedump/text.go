@@ -33,7 +33,7 @@ var shortNames = func() (names [256]string) {
 	return names
 }()
 
-// syndromes are the texts of all of them, made once.
+// syndromes are the texts of all of them, computed once.
 var syndromes = func() (texts [256]string) {
 	for i := range texts {
 		texts[i] = aeth.Syndrome(i).String()
@@ -59,7 +59,7 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	b = append(b, ' ')
 	switch v {
 	case isError:
-		// Whose packet it is can often be told all the same.
+		// The addresses are often known all the same.
 		if d.finder.Find(d.rec.Link, d.rec.Data, d.rec.WireLen, &d.frame) == nil {
 			b = t.address(b, d.frame.Src)
 			b = append(b, " > "...)

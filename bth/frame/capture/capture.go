@@ -1,6 +1,5 @@
-// Package capture is where the frames come from that a [frame.Finder] takes: it
-// reads pcap and pcapng files as a stream, frame by frame, and network interfaces
-// (on Linux), and writes pcap and pcapng.
+// Package capture reads and writes captured frames, the input of a [frame.Finder]:
+// pcap and pcapng files as streams, and network interfaces (on Linux).
 //
 // Files may have either byte order, microsecond and nanosecond variants, any
 // timestamp resolution of pcapng, several sections and interfaces with link types
@@ -31,8 +30,8 @@ var (
 	ErrTruncated = fmt.Errorf("the file ends in the middle of a record: %w", io.ErrUnexpectedEOF)
 	// ErrFormat means that the input is no capture file that can be read.
 	ErrFormat = errors.New("not a pcap or pcapng file")
-	// ErrCorrupt means that a record makes no sense, so that the place of the
-	// next one is not known.
+	// ErrCorrupt means that a record contradicts the format, so that the position of
+	// the next record is not known.
 	ErrCorrupt = errors.New("broken capture file")
 )
 
@@ -110,7 +109,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	return d, nil
 }
 
-// hint says what to do about files that are often taken for captures.
+// hint says what to do about files of other formats that users pass as captures.
 func hint(magic uint32) string {
 	switch magic {
 	case 0x28b52ffd:
@@ -161,7 +160,7 @@ type source struct {
 	err  error // why no more can be read
 }
 
-// window fits any record that is taken as a whole, with room to read ahead.
+// window fits any record that is read as a whole, with room to read ahead.
 const window = MaxData + 64<<10
 
 func newSource(r io.Reader) source { return source{r: r, buf: make([]byte, window)} }
@@ -169,7 +168,7 @@ func newSource(r io.Reader) source { return source{r: r, buf: make([]byte, windo
 func (s *source) offset() int64 { return s.base + int64(s.i) }
 
 // peek returns the next n bytes, n <= window, without passing them. It returns
-// io.EOF when there are none at all and ErrTruncated when there are fewer.
+// io.EOF if there are no more bytes at all, ErrTruncated if there are fewer.
 func (s *source) peek(n int) ([]byte, error) {
 	if s.j-s.i < n {
 		if err := s.fill(n); err != nil {
@@ -245,7 +244,7 @@ type File struct {
 	size int64
 }
 
-// Open opens the named file, or takes stdin where name is "-".
+// Open opens the named file, or reads stdin if name is "-".
 func Open(name string, stdin io.Reader) (*File, error) {
 	f := new(File)
 	var r io.Reader = stdin

@@ -103,8 +103,8 @@ func filter(link frame.Link, cfg *LiveConfig) []syscall.SockFilter {
 	if link == frame.Ethernet {
 		base = 14
 		a.load16(12)
-		// RoCE v1, PFC and PAUSE. The kernel takes one tag off; behind what tags are
-		// left, a look would take a program for each.
+		// RoCE v1, PFC and PAUSE. The kernel removes the outermost tag. Frames with
+		// more tags are accepted unseen: each depth would need a copy of the program.
 		a.oneOf(append(types, frame.EtherTypeRoCE, 0x8808, frame.EtherTypeVLAN, frame.EtherTypeQinQ, frame.EtherTypeOldQinQ)...)
 		v4Block := len(v4) + len(ports) + 7
 		a.equal(frame.EtherTypeIPv4, 1, 0)

@@ -36,7 +36,7 @@ type LiveConfig struct {
 	// SnapLen is the most that is kept of a frame, in bytes; 0 means all.
 	SnapLen int
 	// Buffer is the size in bytes of the memory that the kernel writes frames to;
-	// 0 means 8 MiB. What does not fit while nobody reads is dropped and counted.
+	// 0 means 8 MiB. Frames that arrive while it is full are dropped and counted.
 	Buffer int
 	// Delay is how long the kernel may keep a frame to hand it over with others; 0
 	// means 50 ms.
@@ -48,5 +48,5 @@ type LiveConfig struct {
 // LiveStats counts the frames that the filter accepted, since OpenLive.
 type LiveStats struct {
 	Received uint64 // those dropped included
-	Dropped  uint64 // because nobody had read what the kernel had room for
+	Dropped  uint64 // because the buffer was full
 }

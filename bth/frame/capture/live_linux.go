@@ -53,7 +53,7 @@ const (
 	packetKind     = 48 + 10 // one byte: sll_pkttype of the address behind the header
 
 	statusUser = 1 << 0 // a block is ours
-	statusVLAN = 1 << 4 // a tag was taken out of a frame
+	statusVLAN = 1 << 4 // the kernel removed a VLAN tag from the frame
 	statusTPID = 1 << 6 // packetTPID says of what kind
 )
 
@@ -253,7 +253,7 @@ func (l *Live) release() {
 	}
 }
 
-// take takes the next block if the kernel has filled it.
+// take acquires the next block if the kernel has filled it.
 func (l *Live) take() bool {
 	if l.ring == nil || atomic.LoadUint32(l.status())&statusUser == 0 {
 		return false
@@ -364,8 +364,8 @@ func (l *Live) count() (err error) {
 	return err
 }
 
-// SetDeadline makes calls of Next wait no longer than until t. The zero time is no
-// deadline.
+// SetDeadline sets the time until which calls of Next wait at most. The zero time
+// means no deadline.
 func (l *Live) SetDeadline(t time.Time) error { return l.file.SetReadDeadline(t) }
 
 // Close ends reading: a call of Next that waits returns io.EOF. It may be called by

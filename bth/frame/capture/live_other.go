@@ -11,7 +11,7 @@ import (
 // Live reads from a network interface, on Linux.
 type Live struct{}
 
-// OpenLive fails with ErrLive: interfaces are read on Linux alone.
+// OpenLive fails with ErrLive: interfaces can only be read on Linux.
 func OpenLive(name string, cfg LiveConfig) (*Live, error) {
 	return nil, fmt.Errorf("%w %s: not on %s; pipe another program's capture in instead: tcpdump -i %s -U -w - | ... -",
 		ErrLive, name, runtime.GOOS, name)
