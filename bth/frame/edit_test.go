@@ -78,7 +78,9 @@ func TestPatch(t *testing.T) {
 		}
 		udp := got.CheckUDP()
 		before, wasFrame := bytes.Clone(b), got
-		off := rapid.IntRange(0, len(got.NetPacket)-4).Draw(t, "off")
+		bthAt := len(got.NetPacket) - len(got.Transport)
+		off := rapid.OneOf(rapid.IntRange(0, len(got.NetPacket)-4),
+			rapid.SampledFrom([]int{bthAt - 1, bthAt + 3, bthAt + 4, bthAt + 5, bthAt + 9})).Draw(t, "off")
 		with := rapid.SliceOfN(rapid.Byte(), 0, min(40, len(got.NetPacket)-4-off)).Draw(t, "with")
 
 		err := got.Patch(off, with...)

@@ -36,15 +36,16 @@ type object struct {
 		Src  string `json:"src"`
 		Dst  string `json:"dst"`
 	} `json:"outer"`
-	VLAN  []int  `json:"vlan"`
-	Net   string `json:"net"`
-	Src   string `json:"src"`
-	Dst   string `json:"dst"`
-	Sport *int   `json:"sport"`
-	DSCP  *int   `json:"dscp"`
-	ECN   *int   `json:"ecn"`
-	TTL   *int   `json:"ttl"`
-	BTH   *struct {
+	IPChecksum string `json:"ip_checksum"`
+	VLAN       []int  `json:"vlan"`
+	Net        string `json:"net"`
+	Src        string `json:"src"`
+	Dst        string `json:"dst"`
+	Sport      *int   `json:"sport"`
+	DSCP       *int   `json:"dscp"`
+	ECN        *int   `json:"ecn"`
+	TTL        *int   `json:"ttl"`
+	BTH        *struct {
 		Opcode int    `json:"opcode"`
 		Name   string `json:"name"`
 		SE     *bool  `json:"se"`

@@ -83,6 +83,9 @@ func (j *jsonLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	}
 	b = append(b, `,"icrc_state":"`...)
 	b = append(b, icrc.String()...)
+	if d.badSum {
+		b = append(b, `","ip_checksum":"bad`...)
+	}
 	return append(b, "\"}\n"...)
 }
 

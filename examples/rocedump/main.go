@@ -23,7 +23,7 @@ import (
 // Exit codes.
 const (
 	exitGood  = 0
-	exitWrong = 1 // a bad ICRC, a frame that cannot be decoded, a file cut short
+	exitWrong = 1 // a bad ICRC or IPv4 header checksum, a frame that cannot be decoded, a file cut short
 	exitUsage = 2 // bad usage, unreadable input, or output that cannot be written
 )
 
@@ -132,6 +132,7 @@ type dumper struct {
 	finder frame.Finder
 	frame  frame.Frame
 	proto  frame.Protocol // of a frame that was not decoded
+	badSum bool           // of a frame that was: its IPv4 header checksum is wrong
 	pause  pfc.Frame
 	// Endpoint requests of MRC, for their responses.
 	requests mrc.Requests
@@ -247,7 +248,8 @@ func (d *dumper) source(name string, f capture.Source, live bool, progress func(
 		found = found || v != isOther
 		switch v {
 		case isRoCE:
-			if icrc = d.frame.CheckICRC(); icrc == frame.ICRCBad {
+			d.badSum = d.frame.CheckIPv4() == frame.ChecksumBad
+			if icrc = d.frame.CheckICRC(); icrc == frame.ICRCBad || d.badSum {
 				code = exitWrong
 			}
 			if d.frame.IsMRC() {

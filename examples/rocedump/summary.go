@@ -25,6 +25,7 @@ type summary struct {
 	tunnels                           [256]int // by frame.TunnelKind, of RoCE packets
 	icrc                              [3]int   // by frame.ICRCState
 	ce                                int
+	badSums                           int // IPv4 header checksums
 	mrc                               mrcSummary
 	errors                            map[error]int
 	qps                               map[qpKey]*tally
@@ -82,6 +83,9 @@ func (s *summary) add(d *dumper, v verdict, icrc frame.ICRCState, why error) {
 	if f.ECN() == frame.CE {
 		s.ce++
 	}
+	if d.badSum {
+		s.badSums++
+	}
 	for i := range f.Outer.Len() {
 		s.tunnels[f.Outer.Tunnel(i).Kind]++
 	}
@@ -123,6 +127,7 @@ func (s *summary) merge(o *summary) {
 		s.tunnels[i] += n
 	}
 	s.ce += o.ce
+	s.badSums += o.badSums
 	s.mrc.merge(&o.mrc)
 	if s.first.IsZero() || !o.first.IsZero() && o.first.Before(s.first) {
 		s.first = o.first
@@ -205,6 +210,9 @@ func (s *summary) appendText(b []byte, name string) []byte {
 	fmt.Fprintf(out, "  ICRC good %d, bad %d, unchecked %d; congestion experienced %d\n",
 		s.icrc[frame.ICRCGood], s.icrc[frame.ICRCBad], s.icrc[frame.ICRCUnchecked], s.ce)
 
+	if s.badSums > 0 {
+		fmt.Fprintf(out, "  IPv4 header checksum bad %d\n", s.badSums)
+	}
 	sep := "  in tunnels: "
 	for k, n := range s.tunnels {
 		if n > 0 {
@@ -285,6 +293,9 @@ func (s *summary) appendJSON(b []byte, name []byte) []byte {
 		{`,"ce":`, s.ce},
 	} {
 		b = num(b, c.key, uint64(c.n))
+	}
+	if s.badSums > 0 {
+		b = num(b, `,"ip_checksum_bad":`, uint64(s.badSums))
 	}
 	if !s.first.IsZero() {
 		var c clock

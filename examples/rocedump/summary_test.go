@@ -75,6 +75,7 @@ type jsonSummary struct {
 	PFC         int    `json:"pfc"`
 	Other       int    `json:"other"`
 	CE          int    `json:"ce"`
+	BadSums     int    `json:"ip_checksum_bad"`
 	First       string `json:"first"`
 	Last        string `json:"last"`
 	ICRC        struct {

@@ -126,6 +126,9 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	default:
 		b = append(b, "?   "...)
 	}
+	if d.badSum {
+		b = t.reset(append(t.paint(b, term.Red), " IPv4 header checksum bad"...))
+	}
 	b = details(b, f)
 	if f.IsMRC() {
 		b = mrcDetails(b, f, d.mrc.Halves)

@@ -115,3 +115,23 @@ func TestW3(t *testing.T) {
 	require.Equal(t, "unchecked", o.ICRCState)
 	require.Equal(t, 1024, *o.Payload)
 }
+
+// TestHeaderChecksum: a bit that the ICRC does not cover, in the type of service.
+func TestHeaderChecksum(t *testing.T) {
+	_, b := build(0x04, frame.IPv4, make([]byte, 8))
+	b[15] ^= 1
+	code, out, errs := exec(pcap(t, frame.Ethernet, b), "-json", "-")
+	require.Equal(t, exitWrong, code, errs)
+	o := objects(t, out)[0]
+	require.Equal(t, []string{"good", "bad"}, []string{o.ICRCState, o.IPChecksum})
+	_, out, _ = exec(pcap(t, frame.Ethernet, b), "-")
+	require.Contains(t, out, "IPv4 header checksum bad")
+	_, out, _ = exec(pcap(t, frame.Ethernet, b), "-summary", "-")
+	require.Contains(t, out, "IPv4 header checksum bad 1\n")
+	_, out, _ = exec(pcap(t, frame.Ethernet, b), "-summary", "-json", "-")
+	require.Equal(t, 1, summaries(t, out)[0].BadSums)
+	b[24], b[25] = 0, 0
+	code, out, _ = exec(pcap(t, frame.Ethernet, b), "-json", "-")
+	require.Zero(t, code)
+	require.Empty(t, objects(t, out)[0].IPChecksum)
+}

@@ -45,8 +45,9 @@ A JSON line has: file, frame (from 1), time (where the capture has one), outer
 net (ipv4, ipv6, grh), src, dst, sport, dscp, ecn, ttl, bth {...}, the headers
 of its opcode by name, payload (bytes), icrc (wire order), icrc_state (good, bad
 or, where less than the packet was captured, unchecked). Addresses, keys and
-64-bit data are "0x..." strings. A frame that says it is RoCE but cannot be
-decoded has file, frame, error.
+64-bit data are "0x..." strings. ip_checksum is "bad" if that of the IPv4 header
+is wrong; 0 counts as computed by the adapter later. A frame that says it is
+RoCE but cannot be decoded has file, frame, error.
 
 With -mrc, a line of text has R among the flags for what was sent again, and
 ends with the packet's entropy value (ev). A JSON line has rtx and ts in bth;
@@ -55,10 +56,10 @@ tables; and trimmed where -mrc-trimmed says so. The op of an endpoint response
 is its request's, where the capture has that. -summary counts what was sent
 again, trimmed packets, verdicts of SACKs and reasons of NACKs besides.
 
-Exit code: 0 all is well; 1 something is wrong: a bad ICRC, a RoCE frame that
-cannot be decoded, or a file that ends in the middle of a record (what came
-before is printed); 2 bad usage, unreadable input, or output that cannot be
-written.
+Exit code: 0 all is well; 1 something is wrong: a bad ICRC or IPv4 header
+checksum, a RoCE frame that cannot be decoded, or a file that ends in the middle
+of a record (what came before is printed); 2 bad usage, unreadable input, or
+output that cannot be written.
 
 Examples:
 
