@@ -117,7 +117,7 @@ func (n *Network) search() {
 // that wait, paused by a switch that is still over its threshold.
 func (d *Direction) blocked(prio int) bool {
 	t := d.to.sw
-	return d.q != nil && t != nil && d.q.pauses.mask>>prio&1 != 0 && d.q.qbytes[prio] != 0 && t.ports[d.to.port].in[prio].xoff
+	return d.q != nil && t != nil && d.q.pauses.mask>>prio&1 != 0 && d.q.q[prio].bytes != 0 && t.xoff[d.to.port]>>prio&1 != 0
 }
 
 // findDeadlock looks whether d, whose pause has lasted, can never send again. Of all
@@ -157,7 +157,7 @@ func (n *Network) findDeadlock(d *Direction, prio int) {
 			for out, p := range t.ports {
 				if p.end.out.stuck {
 					held += t.heldBy(prio, in, out)
-					rest += p.end.out.q.qbytes[prio]
+					rest += p.end.out.q.q[prio].bytes
 				}
 			}
 			if t.buffer.Lifts(in, prio, held, rest) {

@@ -23,7 +23,7 @@ func stuckForEver(n *Network, prio int) map[*Direction]bool {
 	}
 	stuck := make(map[*Direction]bool)
 	for _, d := range n.dirs {
-		if d.q != nil && d.to.sw != nil && d.q.pauses.mask>>prio&1 != 0 && d.q.qbytes[prio] != 0 && d.to.sw.ports[d.to.port].in[prio].xoff {
+		if d.q != nil && d.to.sw != nil && d.q.pauses.mask>>prio&1 != 0 && d.q.q[prio].bytes != 0 && d.to.sw.xoff[d.to.port]>>prio&1 != 0 {
 			stuck[d] = true
 		}
 	}

@@ -62,31 +62,33 @@ func (d *Direction) send(p *packet) {
 	d.counters.Bytes += uint64(p.size)
 	at := e.now.add(d.onWire)
 	at.ns += d.delay
-	if d.from.capture != nil {
-		d.from.capture.record(e.now.ns, p)
-	}
 	fate := Sent
-	switch {
-	case d.down:
-		d.counters.Lost++
-		fate = Lost
-	case d.faulty || d.intercept != nil:
-		fate = d.fate(p)
-	}
-	switch fate {
-	case Lost:
-		e.observe(d, p, Lost)
-		e.release(p)
-		return
-	case Reordered:
-		e.observe(d, p, fate)
-		at.ns += 1 + int64(d.luck.below(uint64(d.late)))
-		p.at = at
-		d.pass(p, true)
-		return
-	}
-	if d.jitter != 0 {
-		at.ns += int64(d.luck.below(uint64(d.jitter) + 1))
+	if d.odd {
+		if d.from.capture != nil {
+			d.from.capture.record(e.now.ns, p)
+		}
+		switch {
+		case d.down:
+			d.counters.Lost++
+			fate = Lost
+		case d.faulty || d.intercept != nil:
+			fate = d.fate(p)
+		}
+		switch fate {
+		case Lost:
+			e.observe(d, p, Lost)
+			e.release(p)
+			return
+		case Reordered:
+			e.observe(d, p, fate)
+			at.ns += 1 + int64(d.luck.below(uint64(d.late)))
+			p.at = at
+			d.pass(p, true)
+			return
+		}
+		if d.jitter != 0 {
+			at.ns += int64(d.luck.below(uint64(d.jitter) + 1))
+		}
 	}
 	if e.n.observer != nil {
 		e.observe(d, p, fate)
@@ -208,16 +210,15 @@ func (d *Direction) arriveLate() {
 }
 
 func (d *Direction) deliver(p *packet) {
-	e := d.toE
-	e.hops++
-	if d.to.capture != nil {
-		d.to.capture.record(e.now.ns, p)
+	d.toE.hops++
+	if d.odd && d.to.capture != nil {
+		d.to.capture.record(d.toE.now.ns, p)
 	}
-	if h := d.to.host; h != nil {
-		h.receive(d.to, p)
+	if d.toHost != nil {
+		d.toHost.receive(d.to, p)
 		return
 	}
-	d.to.sw.receive(d.to, p)
+	d.toSW.receive(d, p)
 }
 
 // Utilization returns the part of the rate that was used over d, given the

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// receive takes a packet that arrived at e.
-func (s *Switch) receive(at *end, p *packet) {
+// receive takes a packet that arrived by d.
+func (s *Switch) receive(d *Direction, p *packet) {
 	if p.pause {
 		if !p.broken {
-			at.out.q.pausedBy(&p.pfc)
+			d.to.out.q.pausedBy(&p.pfc)
 		}
 		s.e.release(p)
 		return
 	}
-	p.ingress = int32(at.port)
+	p.ingress = d.toPort
 	if p.dst < 0 {
 		if p.dst == -2 {
 			s.e.release(p) // for this end of the link alone
 			return
 		}
-		s.spread(at, p)
+		s.spread(d.to, p)
 		return
 	}
 	ways := s.routes[p.dst]
@@ -38,7 +38,7 @@ func (s *Switch) receive(at *end, p *packet) {
 		s.enqueue(ways[pick(hash, len(ways))].q, p)
 		return
 	}
-	s.route = RouteInfo{s.n.hosts[p.dst], hash, int(p.size), time.Duration(s.e.now.ns), at.port, s.n, p}
+	s.route = RouteInfo{s.n.hosts[p.dst], hash, int(p.size), time.Duration(s.e.now.ns), int(d.toPort), s.n, p}
 	s.enqueue(ways[s.router.Route(&s.route, ways)].q, p)
 }
 
@@ -55,7 +55,7 @@ func (s *Switch) spread(at *end, p *packet) {
 // enqueue puts p into its queue, or drops or trims it.
 func (s *Switch) enqueue(q *egress, p *packet) {
 	if !s.admit(q, p) {
-		if !s.cfg.Trim || p.trimmed || s.cfg.Lossless>>p.prio&1 != 0 || len(p.f.Packet.Payload) == 0 {
+		if !s.cfg.Trim || p.trimmed || s.lossless>>p.prio&1 != 0 || len(p.f.Packet.Payload) == 0 {
 			q.drop(p)
 			return
 		}
@@ -67,8 +67,8 @@ func (s *Switch) enqueue(q *egress, p *packet) {
 		q.d.counters.Trimmed++
 	}
 	d, size, prio := q.d, int(p.size), p.prio
-	if s.cfg.ECN != nil && p.ecn != noECN {
-		if t := q.cp.Threshold(q.qbytes[prio]); t != 0 && q.cp.Mark(q.qbytes[prio], p.ecn, uint32(s.luck.next()>>32)) {
+	if q.marks && p.ecn != noECN {
+		if t := q.cp.Threshold(q.q[prio].bytes); t != 0 && q.cp.Mark(q.q[prio].bytes, p.ecn, uint32(s.luck.next()>>32)) {
 			s.n.mark(p)
 			d.counters.Marked++
 		}
@@ -77,15 +77,15 @@ func (s *Switch) enqueue(q *egress, p *packet) {
 	s.maxUsed = max(s.maxUsed, s.used)
 	q.account(s.e.now.ns)
 	q.q[prio].push(p)
-	q.qbytes[prio] += size
+	q.q[prio].bytes += size
 	q.bytes += size
 	q.nonEmpty |= 1 << prio
 	d.counters.MaxQueue = max(d.counters.MaxQueue, q.bytes)
-	if s.cfg.Lossless>>prio&1 != 0 {
-		s.held[prio][q.port*len(s.ports)+int(p.ingress)] += size
-		if port := s.ports[p.ingress]; !port.in[prio].xoff && s.buffer.Pause(int(p.ingress), int(prio), false) {
-			port.in[prio].xoff = true
-			port.ask(prio)
+	if s.lossless>>prio&1 != 0 {
+		s.held[prio][int(q.port)*len(s.ports)+int(p.ingress)] += size
+		if in := int(p.ingress); s.xoff[in]>>prio&1 == 0 && s.buffer.Pause(in, int(prio), false) {
+			s.xoff[in] |= 1 << prio
+			s.ports[in].ask(prio)
 		}
 	}
 	d.serve()
@@ -97,10 +97,10 @@ func (s *Switch) admit(q *egress, p *packet) bool {
 	switch d := q.d; {
 	case d.down || q.pauses.dead>>prio&1 != 0:
 		return false
-	case d.limit != 0 && q.bytes+size > d.limit && s.cfg.Lossless>>prio&1 == 0:
+	case d.limit != 0 && q.bytes+size > d.limit && s.lossless>>prio&1 == 0:
 		return false
 	}
-	return s.buffer.Enqueue(int(p.ingress), q.port, prio, size) == Accept
+	return s.buffer.Enqueue(int(p.ingress), int(q.port), prio, size) == Accept
 }
 
 // trim cuts a packet to its headers.
@@ -126,19 +126,19 @@ func (q *egress) drop(p *packet) {
 func (q *egress) left(p *packet) {
 	s, size, prio := q.sw, int(p.size), int(p.prio)
 	q.account(s.e.now.ns)
-	q.qbytes[prio] -= size
+	q.q[prio].bytes -= size
 	q.bytes -= size
 	if q.q[prio].head == nil {
 		q.nonEmpty &^= 1 << prio
 	}
 	s.used -= size
 	in := int(p.ingress)
-	s.buffer.Dequeue(in, q.port, prio, size)
-	if s.cfg.Lossless>>prio&1 != 0 {
-		s.held[prio][q.port*len(s.ports)+in] -= size
-		if port := s.ports[in]; port.in[prio].xoff && !s.buffer.Pause(in, prio, true) {
-			port.in[prio].xoff = false
-			port.tell(uint8(prio), 0)
+	s.buffer.Dequeue(in, int(q.port), prio, size)
+	if s.lossless>>prio&1 != 0 {
+		s.held[prio][int(q.port)*len(s.ports)+in] -= size
+		if s.xoff[in]>>prio&1 != 0 && !s.buffer.Pause(in, prio, true) {
+			s.xoff[in] &^= 1 << prio
+			s.ports[in].tell(uint8(prio), 0)
 		}
 	}
 }

@@ -44,24 +44,24 @@ type Faults struct {
 // LinkCounters count what one direction of a link did.
 type LinkCounters struct {
 	Packets, Bytes uint64 // sent, with FCS, without preamble
-	Lost           uint64 // by chance, or because the link was down
-	Duplicated     uint64
-	Reordered      uint64
-	Corrupted      uint64
-	Dropped        uint64 // at a switch: found no room to wait for this direction, or was thrown away
-	DroppedBytes   uint64
-	Trimmed        uint64 // at a switch: cut to their headers for want of room
-	Marked         uint64 // at a switch: marked congestion experienced on the way here
-	PauseSent      uint64 // PFC frames that ask for a pause
-	ResumeSent     uint64 // PFC frames that end one
+	// MaxQueue is the most bytes that waited for this direction.
+	MaxQueue     int
+	Lost         uint64 // by chance, or because the link was down
+	Duplicated   uint64
+	Reordered    uint64
+	Corrupted    uint64
+	Dropped      uint64 // at a switch: found no room to wait for this direction, or was thrown away
+	DroppedBytes uint64
+	Trimmed      uint64 // at a switch: cut to their headers for want of room
+	Marked       uint64 // at a switch: marked congestion experienced on the way here
+	PauseSent    uint64 // PFC frames that ask for a pause
+	ResumeSent   uint64 // PFC frames that end one
 	// PausedFor is how long each priority of this direction stood still.
 	PausedFor [8]time.Duration
 	// Pauses counts how often it began to.
 	Pauses uint64
 	// Watchdog counts how often a switch gave up a queue that was paused for too long.
 	Watchdog uint64
-	// MaxQueue is the most bytes that waited for this direction.
-	MaxQueue int
 }
 
 // end is where a link meets a node.
@@ -113,28 +113,43 @@ func (l *Link) Config() LinkConfig { return l.cfg }
 
 // Direction is one direction of a link.
 type Direction struct {
+	// What an arrival looks at: one line of the processor's cache.
+	flight list    // packets under way, by arrival
+	toE    *engine // of to
+	toSW   *Switch // the node that it leads to: one of these two
+	toHost *Host
+	e      *engine // of from
+	q      *egress // of a switch
+	id     int32
+	toPort int32 // of toSW
+
+	// What sending looks at: two more.
+	busyUntil stamp
+	onWire    stamp // how long a packet of size takes: to its end,
+	spacing   stamp // and until the next one may begin
+	size      int32
+	armed     bool // evFree is scheduled
+	odd       bool // sending or arriving takes more than the usual: see review
+	down      bool
+	crossing  bool // it leads to another engine
+	delay     int64
+
+	lastArrival stamp // of flight
+	count       uint64
+	counters    LinkCounters
+
 	n        *Network
-	e        *engine // of from
-	toE      *engine // of to
-	id       int32
 	from, to *end
 	rate     uint64
-	delay    int64
 	limit    int
+	sent     list // crossing: packets that the other engine has not got yet
+	lates    list // packets that were held back, by arrival
+	trouble
+	stuck bool // of findDeadlock
+}
 
-	flight      list  // packets under way, by arrival
-	lastArrival stamp // of flight
-	busyUntil   stamp
-	armed       bool // evFree is scheduled
-	down        bool
-	crossing    bool // it leads to another engine
-	sent        list // crossing: packets that the other engine has not got yet
-	lates       list // packets that were held back, by arrival
-	size        int32
-	onWire      stamp // how long a packet of size takes: to its end,
-	spacing     stamp // and until the next one may begin
-
-	count     uint64
+// trouble is what a direction does to packets besides carrying them.
+type trouble struct {
 	faulty    bool
 	loss      chance
 	dup       chance
@@ -145,10 +160,11 @@ type Direction struct {
 	losses    []uint64
 	luck      rng
 	intercept func(*PacketEvent) Fate
-	counters  LinkCounters
+}
 
-	q     *egress // of a switch
-	stuck bool    // of findDeadlock
+// review finds out whether the direction is odd.
+func (d *Direction) review() {
+	d.odd = d.down || d.faulty || d.intercept != nil || d.from.capture != nil || d.to.capture != nil
 }
 
 // From and To return the nodes that the direction leads from and to.
@@ -210,6 +226,7 @@ func (d *Direction) SetFaults(f Faults) error {
 	i, _ := slices.BinarySearch(d.losses, d.count)
 	d.losses = d.losses[i:]
 	d.faulty = d.loss|d.dup|d.reorder|d.corrupt != 0 || d.jitter != 0 || len(d.losses) != 0
+	d.review()
 	return nil
 }
 
@@ -241,7 +258,8 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 	for _, x := range [2][2]*end{{l.a, l.b}, {l.b, l.a}} {
 		d := &Direction{
 			n: n, e: n.engines[0], toE: n.engines[0], id: int32(len(n.dirs)), from: x[0], to: x[1], rate: cfg.Rate, delay: int64(cfg.Delay),
-			limit: cfg.QueueLimit, luck: newRNG(n.cfg.Seed, uint64(len(n.dirs))),
+			toSW: x[1].sw, toHost: x[1].host, toPort: int32(x[1].port), limit: cfg.QueueLimit,
+			trouble: trouble{luck: newRNG(n.cfg.Seed, uint64(len(n.dirs)))},
 		}
 		x[0].out, x[1].in = d, d
 		if sw := x[0].sw; sw != nil {
@@ -260,7 +278,9 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 // Network.At.
 func (l *Link) SetUp(up bool) {
 	for _, d := range [2]*Direction{l.AB(), l.BA()} {
-		if d.down = !up; d.q != nil && !up {
+		d.down = !up
+		d.review()
+		if d.q != nil && !up {
 			d.q.pauses.mask, d.q.pauses.dead = 0, 0
 			d.q.account(d.e.now.ns)
 			d.q.flush(0xff)
@@ -281,7 +301,10 @@ func (l *Link) Up() bool { return !l.a.out.down }
 // Intercept has fn decide the fate of each packet that the direction begins to send, by
 // what is in it: Sent leaves it to SetFaults, Dropped is as Lost. What fn is given is
 // good until it returns. nil ends that.
-func (d *Direction) Intercept(fn func(*PacketEvent) Fate) { d.intercept = fn }
+func (d *Direction) Intercept(fn func(*PacketEvent) Fate) {
+	d.intercept = fn
+	d.review()
+}
 
 // Directions ranges over the directions of all links, in the order in which they were
 // made.

@@ -23,19 +23,18 @@ type pauses struct {
 func (p *swPort) ask(prio uint8) {
 	p.tell(prio, maxQuanta)
 	e := p.sw.e
-	in := &p.in[prio]
-	in.repeatAt = e.now.ns + int64(pfc.Duration(maxQuanta, p.end.link.cfg.Rate))/2
-	e.schedule(stamp{ns: in.repeatAt}, evPause, p.id<<3|int32(prio))
+	p.repeatAt[prio] = e.now.ns + int64(pfc.Duration(maxQuanta, p.end.link.cfg.Rate))/2
+	e.schedule(stamp{ns: p.repeatAt[prio]}, evPause, p.id<<3|int32(prio))
 }
 
 // repeatPause is called when a pause that a port asked for is half over.
 func (p *swPort) repeatPause(prio uint8) {
-	e, in := p.sw.e, &p.in[prio]
-	if !in.xoff || in.repeatAt != e.now.ns {
+	e, xoff := p.sw.e, &p.sw.xoff[p.end.port]
+	if *xoff>>prio&1 == 0 || p.repeatAt[prio] != e.now.ns {
 		return
 	}
 	if !p.sw.buffer.Pause(p.end.port, int(prio), true) { // a threshold has risen
-		in.xoff = false
+		*xoff &^= 1 << prio
 		p.tell(prio, 0)
 		return
 	}

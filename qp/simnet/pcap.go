@@ -26,7 +26,7 @@ func (h *Host) Capture(w io.Writer) error {
 	if !h.linked() {
 		return fmt.Errorf("%w: host %s has no link to capture from", ErrConfig, h.name)
 	}
-	h.ends[0].capture = newRecorder(h.n, w)
+	h.ends[0].out.Capture(w)
 	return nil
 }
 
@@ -40,7 +40,11 @@ func (h *Host) CaptureErr() error {
 
 // Capture does at the sending end of a direction what a host's Capture does: it
 // records what the node there sends on the link and receives from it.
-func (d *Direction) Capture(w io.Writer) { d.from.capture = newRecorder(d.n, w) }
+func (d *Direction) Capture(w io.Writer) {
+	d.from.capture = newRecorder(d.n, w)
+	d.review()
+	d.from.in.review()
+}
 
 func newRecorder(n *Network, w io.Writer) *recorder {
 	r := &recorder{n: n}

@@ -69,60 +69,63 @@ type SwitchConfig struct {
 // Switch stores packets and forwards them: output-queued, with one buffer. A
 // packet leaves the buffer as it begins to be sent.
 type Switch struct {
-	n      *Network
-	e      *engine
-	id     int32
-	name   string
-	cfg    SwitchConfig
-	luck   rng
-	buffer BufferPolicy
-	router Router
+	// What every packet looks at comes first.
+	n        *Network
+	e        *engine
+	routes   [][]*Direction // by number of the destination host
+	buffer   BufferPolicy
+	xoff     []uint8 // by port: priorities that its peer was asked to pause
+	lossless uint8
+	strict   uint8 // priorities
+	used     int
+	maxUsed  int
+	ports    []*swPort
+	router   Router
+	luck     rng
+	salt     uint64
+	held     [8][]int // lossless priorities: see heldBy
 
-	ports   []*swPort
-	routes  [][]*Direction // by number of the destination host
+	id      int32
+	name    string
+	cfg     SwitchConfig
 	fixed   map[int32][]*Direction
 	flood   []*Direction
-	strict  uint8 // priorities
-	used    int
-	maxUsed int
 	noRoute uint64
-	salt    uint64
-	held    [8][]int // lossless priorities: see heldBy
 	route   RouteInfo
 }
 
 // swPort is a port as an input.
 type swPort struct {
-	sw  *Switch
-	end *end
-	id  int32 // in Network.swPorts
-	in  [8]ingress
-}
-
-// ingress is what a switch asked of the peer of a port, for one priority.
-type ingress struct {
-	xoff     bool
-	repeatAt int64
+	sw       *Switch
+	end      *end
+	id       int32    // in Network.swPorts
+	repeatAt [8]int64 // when the pause that was asked for is asked for again
 }
 
 // egress is a port as an output.
 type egress struct {
 	sw       *Switch
 	d        *Direction
-	port     int  // of the switch
-	control  list // PFC frames, before all else
-	q        [8]list
-	qbytes   [8]int
 	bytes    int
+	area     float64 // byte nanoseconds that waited
+	areaAt   int64
+	port     int32 // of the switch
 	nonEmpty uint8
+	marks    bool // by cp
 	pauses   pauses
-	deficit  [8]int
-	turn     int
+	control  list // PFC frames, before all else
+	q        [8]queue
 	cp       cnp.CongestionPoint
 
-	area   float64 // byte nanoseconds that waited
-	areaAt int64
-	from   int64 // when area was 0
+	deficit [8]int
+	turn    int
+	from    int64 // when area was 0
+}
+
+// queue is what waits for an output in one priority.
+type queue struct {
+	list
+	bytes int
 }
 
 // AddSwitch adds a switch. Errors wrap ErrConfig or cnp.ErrParams; that the buffer
@@ -141,7 +144,7 @@ func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 		return nil, err
 	}
 	cfg.Name = name
-	s := &Switch{n: n, e: n.engines[0], id: int32(i), name: name, cfg: cfg, luck: newRNG(n.cfg.Seed, 1<<32+uint64(i)), fixed: make(map[int32][]*Direction)}
+	s := &Switch{n: n, e: n.engines[0], id: int32(i), name: name, cfg: cfg, lossless: cfg.Lossless, luck: newRNG(n.cfg.Seed, 1<<32+uint64(i)), fixed: make(map[int32][]*Direction)}
 	s.salt = uint64(newRNG(n.cfg.Seed, 1<<33+uint64(i)))
 	if cfg.ECN != nil {
 		if err = cfg.ECN.Validate(); err != nil {
@@ -206,11 +209,12 @@ func (s *Switch) attach(e *end) {
 	e.sw, e.port = s, len(s.ports)
 	p := &swPort{sw: s, end: e, id: int32(len(s.n.swPorts))}
 	s.ports = append(s.ports, p)
+	s.xoff = append(s.xoff, 0)
 	s.n.swPorts = append(s.n.swPorts, p)
 }
 
 func newEgress(d *Direction, s *Switch) *egress {
-	q := &egress{sw: s, d: d, port: d.from.port}
+	q := &egress{sw: s, d: d, port: int32(d.from.port), marks: s.cfg.ECN != nil}
 	if c := s.cfg.ECN; c != nil {
 		p := *c
 		if r := s.cfg.ECNRate; r != 0 && d.rate != 0 {

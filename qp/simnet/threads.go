@@ -2,10 +2,7 @@ package simnet
 
 import (
 	"cmp"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -214,7 +211,7 @@ func (n *Network) runThreads(end int64) error {
 func (n *Network) exchange() {
 	for _, e := range n.engines {
 		for _, d := range e.crossing {
-			to := d.to.engine()
+			to := d.toE
 			for p := d.sent.pop(); p != nil; p = d.sent.pop() {
 				d.fly(p, p.late)
 				if back := to.free; back != nil {
@@ -231,55 +228,43 @@ func (n *Network) exchange() {
 // workers run engines at the same time, the first on the caller's goroutine.
 type workers struct {
 	engines []*engine
-	limit   int64
-	round   atomic.Uint32
-	left    atomic.Int32
-	over    atomic.Bool
-	done    sync.WaitGroup
+	limits  []chan int64 // for the others: how far to go
+	done    chan struct{}
 }
 
 func newWorkers(engines []*engine) *workers {
-	w := &workers{engines: engines}
+	w := &workers{engines: engines, done: make(chan struct{}, len(engines))}
 	for _, e := range engines[1:] {
-		w.done.Add(1)
-		go w.work(e)
+		c := make(chan int64, 1)
+		w.limits = append(w.limits, c)
+		go func() {
+			for limit := range c {
+				e.runTo(limit)
+				w.done <- struct{}{}
+			}
+		}()
 	}
 	return w
 }
 
-func (w *workers) work(e *engine) {
-	defer w.done.Done()
-	for round := uint32(1); ; round++ {
-		spin(func() bool { return w.round.Load() >= round })
-		if w.over.Load() {
-			return
+// run has all engines do their events up to limit. Those that have none are left alone.
+func (w *workers) run(limit int64) {
+	busy := 0
+	for i, e := range w.engines[1:] {
+		if e.next() <= limit {
+			w.limits[i] <- limit
+			busy++
 		}
-		e.runTo(w.limit)
-		w.left.Add(-1)
+	}
+	w.engines[0].runTo(limit)
+	for range busy {
+		<-w.done
 	}
 }
 
-// run has all engines do their events up to limit.
-func (w *workers) run(limit int64) {
-	w.limit = limit
-	w.left.Store(int32(len(w.engines) - 1))
-	w.round.Add(1)
-	w.engines[0].runTo(limit)
-	spin(func() bool { return w.left.Load() == 0 })
-}
-
 func (w *workers) stop() {
-	w.over.Store(true)
-	w.round.Add(1)
-	w.done.Wait()
-}
-
-// spin waits for what takes some microseconds.
-func spin(ready func() bool) {
-	for i := 0; !ready(); i++ {
-		if i > 100 {
-			runtime.Gosched()
-		}
+	for _, c := range w.limits {
+		close(c)
 	}
 }
 
