@@ -23,7 +23,7 @@ func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
 		port = o.tcp
 	}
 	t := &cmTool{endpoint: e, o: o, out: stdout, port: port}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, fmt.Errorf("-cm %s: nothing came for %v", o.cm, patience))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), o.wait, fmt.Errorf("-cm %s: not done after %v (-wait)", o.cm, o.wait))
 	defer cancel()
 	if address != "" {
 		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", address)

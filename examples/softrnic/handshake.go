@@ -3,26 +3,66 @@ package main
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
 )
 
 // handshakeConn is the TCP connection over which the tools tell each other their
-// numbers: to a server at addr, or the next from a client where addr is empty.
-func handshakeConn(addr string, port int) (net.Conn, error) {
+// numbers: to a server at addr, or where addr is empty the next from a client, for
+// whom it waits no longer than wait. Each read and write on it has a limit.
+func handshakeConn(addr string, port int, wait time.Duration) (net.Conn, error) {
 	if addr != "" {
-		return net.DialTimeout("tcp", net.JoinHostPort(addr, strconv.Itoa(port)), 10*time.Second)
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(addr, strconv.Itoa(port)), 10*time.Second)
+		if err != nil {
+			return nil, fmt.Errorf("no server at TCP port %d of %s: %w", port, addr, err)
+		}
+		return limited{c}, nil
 	}
 	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
 	if err != nil {
 		return nil, err
 	}
 	defer l.Close()
-	return l.Accept()
+	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(wait))
+	c, err := l.Accept()
+	if err != nil {
+		return nil, fmt.Errorf("no client came to TCP port %d in %v (-wait): %w", port, wait, err)
+	}
+	return limited{c}, nil
+}
+
+// limited is a connection on which nothing is waited for longer than patience.
+type limited struct{ net.Conn }
+
+func (c limited) Read(b []byte) (int, error) {
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	n, err := c.Conn.Read(b)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("nothing came from the peer over TCP for %v: %w", patience, err)
+	}
+	return n, err
+}
+
+func (c limited) Write(b []byte) (int, error) {
+	_ = c.SetWriteDeadline(time.Now().Add(patience))
+	return c.Conn.Write(b)
+}
+
+// whole says of an end in the middle of a message what it means.
+func whole(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("handshake: the peer has closed its TCP connection: it was ended, or it found our options unlike its own")
+	}
+	if err != nil {
+		return fmt.Errorf("handshake: %w", err)
+	}
+	return nil
 }
 
 // exchange sends a message and receives one of the same length: the client speaks
@@ -35,7 +75,7 @@ func exchange(c io.ReadWriter, server bool, msg []byte) ([]byte, error) {
 		}
 	}
 	if _, err := io.ReadFull(c, got); err != nil {
-		return nil, fmt.Errorf("handshake: %w", err)
+		return nil, whole(err)
 	}
 	if server {
 		if _, err := c.Write(msg); err != nil {

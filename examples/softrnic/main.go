@@ -65,7 +65,7 @@ type options struct {
 	kind               string
 	psn                int
 	peer, op           string
-	dur                time.Duration
+	dur, wait          time.Duration
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -96,6 +96,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.psn, "psn", -1, "first `PSN` sent; -1: any")
 	fs.StringVar(&o.peer, "peer", "", "the peer's `QPN:PSN:GID[:RKEY:ADDRESS]`, numbers in hexadecimal; - reads that line from standard input")
 	fs.StringVar(&o.op, "op", "", "`operation` to do: send, write, read, fadd or cswap")
+	fs.DurationVar(&o.wait, "wait", 5*time.Minute, "longest `time` to wait for a client, or with -cm for all of it")
 	fs.DurationVar(&o.dur, "for", 0, "`time` to serve; 0: until interrupted")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -127,7 +128,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			o.tcp = 18515
 		}
 		var tcp net.Conn
-		if tcp, err = handshakeConn(fs.Arg(0), o.tcp); err != nil {
+		if tcp, err = handshakeConn(fs.Arg(0), o.tcp, o.wait); err != nil {
 			break
 		}
 		defer tcp.Close()

@@ -77,7 +77,7 @@ func (t *tool) pingpong(kind string) error {
 	if t.server {
 		msg := make([]byte, len(pingpongLine(&peer{})))
 		if _, err := io.ReadFull(t.tcp, msg); err != nil {
-			return fmt.Errorf("handshake: %w", err)
+			return whole(err)
 		}
 		if to, err = parsePingpong(msg); err != nil {
 			return err
@@ -92,7 +92,7 @@ func (t *tool) pingpong(kind string) error {
 			return err
 		}
 		if _, err := io.ReadFull(t.tcp, make([]byte, len("done\x00"))); err != nil {
-			return fmt.Errorf("handshake: %w", err)
+			return whole(err)
 		}
 	} else {
 		got, err := exchange(t.tcp, false, pingpongLine(t.local(p)))
@@ -132,12 +132,15 @@ func (t *tool) pingpong(kind string) error {
 			}
 			for p.recv.Poll(&wc) {
 				received, waitRecv = received+1, false
-				if wc.Status != qp.Success {
-					err = errors.Join(err, failure(&wc))
-					continue
+				if err = errors.Join(err, failure(&wc)); err != nil {
+					if wc.Status == qp.LocalLengthErr {
+						err = fmt.Errorf("%w: the peer's messages are longer than %d bytes: start both with the same size", err, t.size)
+					}
+					return true // the rest is flushed
 				}
 				if int(wc.ByteLen) != grh+t.size {
-					err = fmt.Errorf("received %d bytes, not %d: start both with the same size", wc.ByteLen, grh+t.size)
+					err = fmt.Errorf("received %d bytes, not %d: start both with the same size", int(wc.ByteLen)-grh, t.size)
+					return true
 				}
 				err = errors.Join(err, p.qp.PostRecv(&qp.RecvWR{ID: wc.ID, Local: bufs[wc.ID]}))
 			}
@@ -294,17 +297,19 @@ func (t *tool) perftestAsk(p *pair, op qp.Op, to *peer, mem []byte) error {
 	return err
 }
 
-// perftestServe takes messages until the client says that it is done.
+// perftestServe takes messages until the client says that it is done. It gives up
+// when nothing comes any more, neither packets nor that.
 func (t *tool) perftestServe(p *pair, op qp.Op, local *peer, into []byte) (received int, err error) {
-	end := make(chan error, 1)
+	over := make(chan error, 1)
 	go func() {
-		end <- t.perftestClose(op, local, 0)
+		over <- t.perftestClose(op, local, 0)
 		t.wake()
 	}()
-	var closed error
-	over := false
-	for !over && err == nil {
-		t.wait(time.Second, func(time.Time) bool {
+	packets, quiet := uint64(0), time.Now()
+	for err == nil {
+		var closed error
+		done := false
+		t.wait(time.Second, func(now time.Time) bool {
 			var wc qp.Completion
 			for p.recv.Poll(&wc) {
 				if err = errors.Join(err, failure(&wc)); err == nil {
@@ -312,19 +317,37 @@ func (t *tool) perftestServe(p *pair, op qp.Op, local *peer, into []byte) (recei
 					err = p.qp.PostRecv(&qp.RecvWR{Local: into})
 				}
 			}
+			if n := p.qp.Counters().RxPackets; n != packets {
+				packets, quiet = n, now
+			}
 			select {
-			case closed = <-end:
-				over = true
+			case closed = <-over:
+				done = true
 			default:
 			}
-			return over || err != nil
+			return done || err != nil
 		})
+		switch {
+		case done:
+			return received, errors.Join(err, closed)
+		case err == nil && t.err != nil:
+			err = t.err
+		case err == nil && time.Since(quiet) > patience:
+			err = fmt.Errorf("no packet for %v, and no end of the test over TCP; %d messages came", patience, received)
+		}
 	}
-	return received, errors.Join(err, closed)
+	t.tcp.Close() // ends what waits for the client
+	<-over
+	return received, err
 }
 
 // perftestClose exchanges results, where the test has them, and takes leave.
 func (t *tool) perftestClose(op qp.Op, local *peer, n int) error {
+	tcp := t.tcp
+	if l, ok := tcp.(limited); ok && t.server {
+		_ = l.SetDeadline(time.Time{})
+		tcp = l.Conn // the test may take its time; perftestServe sees to it that it ends
+	}
 	if op != qp.OpSend {
 		// Size and iterations as whole numbers; peak, average and rate, which the
 		// peer prints only when it is asked to report both directions, as doubles.
@@ -333,18 +356,18 @@ func (t *tool) perftestClose(op qp.Op, local *peer, n int) error {
 			for i := range b {
 				b[7-i] = byte(v >> (8 * i))
 			}
-			if _, err := exchange(t.tcp, t.server, b); err != nil {
+			if _, err := exchange(tcp, t.server, b); err != nil {
 				return err
 			}
 		}
 	}
-	if _, err := exchange(t.tcp, t.server, perftestLine(local)); err != nil {
+	if _, err := exchange(tcp, t.server, perftestLine(local)); err != nil {
 		return err
 	}
-	if _, err := io.WriteString(t.tcp, "done\x00"); err != nil {
+	if _, err := io.WriteString(tcp, "done\x00"); err != nil {
 		return err
 	}
-	_, err := io.ReadFull(t.tcp, make([]byte, len("done\x00")))
+	_, err := io.ReadFull(tcp, make([]byte, len("done\x00")))
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
