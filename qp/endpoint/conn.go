@@ -203,7 +203,10 @@ func (c *Conn) end(now time.Time, err error) {
 		close(ch)
 	}
 	c.sends.room = nil
-	if c.call != nil {
+	if c.call != nil && c.q.State() == qp.Error {
+		// The queue pair failed: its NAK, which says why, goes before the DREQ.
+		c.e.failed = append(c.e.failed, c)
+	} else if c.call != nil {
 		_ = c.e.port.Disconnect(now, c.call, nil)
 	} else {
 		_ = c.q.Modify(now, &qp.Attr{State: qp.Error}, qp.AttrState)

@@ -105,6 +105,7 @@ type Endpoint struct {
 	peers     map[netip.Addr]int
 	cq        *softnic.CQ
 	qpns      map[uint32]*Conn
+	failed    []*Conn // to be disconnected when what is due was sent
 	pd        qp.PD
 
 	loop    loop

@@ -78,12 +78,17 @@ func (e *Endpoint) settle(now time.Time) (sent bool) {
 	for {
 		e.takeEvents(now)
 		e.takeCompletions(now)
-		if !e.send(now) {
-			break
+		again := false
+		if e.send(now) {
+			sent = true
+			// Datagrams complete as they are sent.
+			again = e.takeCompletions(now)
 		}
-		sent = true
-		// Datagrams complete as they are sent.
-		if !e.takeCompletions(now) {
+		for _, c := range e.failed {
+			_ = e.port.Disconnect(now, c.call, nil)
+			again = true
+		}
+		if e.failed = e.failed[:0]; !again {
 			break
 		}
 	}
