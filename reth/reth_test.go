@@ -65,6 +65,9 @@ func TestGolden(t *testing.T) {
 	golden(t, "ffffffff", reth.FETH{Resv26: 1<<26 - 1, Sel: 3, Placement: 15})
 }
 
+// InfiniBand Architecture Volume 1, clause 9.7.4: messages are 2 GiB at most.
+func TestMaxDMALen(t *testing.T) { require.EqualValues(t, 2147483648, reth.MaxDMALen) }
+
 // TestFETHMasks holds that no field spills into its neighbour.
 func TestFETHMasks(t *testing.T) {
 	for _, c := range []struct {

@@ -10,8 +10,10 @@ import (
 	"fmt"
 	"go/build"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path"
 	"path/filepath"
@@ -42,6 +44,7 @@ type options struct {
 	parallel            int
 	timeout             time.Duration
 	list, verbose       bool
+	single              bool
 	least               float64
 	match               string
 	packages            []string
@@ -60,6 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.DurationVar(&o.timeout, "timeout", 0, "")
 	fs.BoolVar(&o.list, "list", false, "")
 	fs.BoolVar(&o.verbose, "v", false, "")
+	fs.BoolVar(&o.single, "single", false, "")
 	fs.StringVar(&o.match, "match", "", "")
 	fs.Float64Var(&o.least, "min", 100, "")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -94,12 +98,16 @@ type job struct {
 	sum     string
 	timeout time.Duration
 	outcome outcome
+	in      *compiled // which has it, or nil
 }
 
 func (o *options) run(ctx context.Context, stdout, stderr io.Writer) (int, error) {
 	root, err := filepath.Abs(o.root)
 	if err != nil {
 		return exitUsage, err
+	}
+	if b, err := exec.Command("go", "env", "GOROOT").Output(); err == nil { // for the type checker
+		build.Default.GOROOT = strings.TrimSpace(string(b))
 	}
 	list, err := readAccepted(o.accept)
 	if err != nil {
@@ -198,6 +206,9 @@ func (o *options) test(ctx context.Context, root string, jobs []job, stderr io.W
 		open = append(open, j)
 	}
 
+	if !o.single {
+		o.compile(ctx, root, tmp, open, stderr)
+	}
 	work := make(chan *job)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -207,7 +218,7 @@ func (o *options) test(ctx context.Context, root string, jobs []job, stderr io.W
 		wg.Go(func() {
 			for j := range work {
 				r := runner{root: root, timeout: j.timeout, tmp: tmp}
-				out, err := r.test(ctx, &j.mutant, j.src, worker)
+				out, err := r.one(ctx, j, worker)
 				if err == nil {
 					j.outcome = out
 					err = known.put(j.sum, j.id, out)
@@ -235,6 +246,43 @@ func (o *options) test(ctx context.Context, root string, jobs []job, stderr io.W
 	close(work)
 	wg.Wait()
 	return errors.Join(failed, ctx.Err())
+}
+
+// compile builds packages with many open jobs once, with these in them.
+func (o *options) compile(ctx context.Context, root, tmp string, open []*job, stderr io.Writer) {
+	of := map[string][]*job{}
+	for _, j := range open {
+		of[path.Dir(j.file)] = append(of[path.Dir(j.file)], j)
+	}
+	for _, pkg := range slices.Sorted(maps.Keys(of)) {
+		jobs := of[pkg]
+		if len(jobs) < 20 {
+			continue
+		}
+		p, err := build.ImportDir(filepath.Join(root, pkg), 0)
+		if err != nil {
+			continue
+		}
+		r := runner{root: root, timeout: jobs[0].timeout, tmp: tmp}
+		c, err := r.compile(ctx, pkg, p.GoFiles, jobs)
+		if err != nil {
+			fmt.Fprintf(stderr, "%s: each change is built by itself: %v\n", pkg, err)
+			continue
+		}
+		for j := range c.ids {
+			j.in = c
+		}
+		fmt.Fprintf(stderr, "%s: %d of %d changes in one build\n", pkg, len(c.ids), len(jobs))
+	}
+}
+
+// one tests one job.
+func (r *runner) one(ctx context.Context, j *job, worker int) (outcome, error) {
+	if j.in == nil {
+		return r.test(ctx, &j.mutant, j.src, worker)
+	}
+	out, err := r.exec(ctx, j.in, j.in.ids[j])
+	return judge(ctx, out, err)
 }
 
 // report prints survivors and counts.

@@ -166,6 +166,68 @@ func TestP(t *testing.T) {
 	require.Contains(t, errs, "fail without a mutant")
 }
 
+// TestOneBuild: that many changes are in one build changes nothing about them.
+func TestOneBuild(t *testing.T) {
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("no go command")
+	}
+	if testing.Short() {
+		t.Skip("builds two dozen packages")
+	}
+	root := module(t, `package p
+
+type code uint8
+
+var table = [4]int{1, 2, 3, 4}
+
+func f(a, b int, c code, ok bool) (n int) {
+	switch {
+	case a < b && !ok, a > 7:
+		n += table[c&3] << 1
+	case a == b || ok:
+		n = int(c) - 2
+	}
+	for i := 0; i <= 3; i++ {
+		if i == 2 {
+			continue
+		}
+		n |= i ^ 1
+	}
+	if n >= 100 {
+		n = 100
+	}
+	return n
+}
+`, `package p
+
+import "testing"
+
+func TestP(t *testing.T) {
+	for _, v := range []struct{ a, b int; c code; ok bool; want int }{{1, 2, 1, false, 7}, {8, 2, 3, true, 11}, {3, 3, 9, false, 7}, {5, 3, 0, false, 3}} {
+		if n := f(v.a, v.b, v.c, v.ok); n != v.want {
+			t.Fatal(v, n)
+		}
+	}
+}
+`)
+	args := []string{"-timeout", "5s", "-v", "-sample", "24", "p"}
+	results := func(errs string) (out []string) {
+		for line := range strings.Lines(errs) {
+			if _, line, ok := strings.Cut(line, ": "); ok && strings.Contains(line, "p/p.go:") {
+				out = append(out, line)
+			}
+		}
+		return out
+	}
+	_, _, errs := call(root, args...)
+	require.Contains(t, errs, " changes in one build\n")
+	_, _, single := call(root, append([]string{"-single"}, args...)...)
+	require.NotContains(t, single, "in one build")
+	require.Len(t, results(single), 24)
+	require.ElementsMatch(t, results(single), results(errs))
+	require.Contains(t, errs, "survived p/p.go:")
+}
+
 // TestList: the list of this module has reasons, and nothing that is no change.
 func TestList(t *testing.T) {
 	code, _, errs := callModule("-list")

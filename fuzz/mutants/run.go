@@ -45,6 +45,11 @@ func (r *runner) test(ctx context.Context, m *mutant, src []byte, worker int) (o
 		return "", err
 	}
 	out, err := r.goTest(ctx, "./"+filepath.ToSlash(filepath.Dir(m.file)), "-overlay", overlay)
+	return judge(ctx, out, err)
+}
+
+// judge tells what became of a mutant from what its tests said.
+func judge(ctx context.Context, out []byte, err error) (outcome, error) {
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()
@@ -72,6 +77,64 @@ func (r *runner) goTest(ctx context.Context, pkg string, args ...string) ([]byte
 	out, err := cmd.CombinedOutput()
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
+	}
+	return out, err
+}
+
+// compiled is the test binary of a package with mutants in it.
+type compiled struct {
+	dir, binary string
+	ids         map[*job]int
+}
+
+// compile builds the tests of pkg with those of jobs in it that one build can
+// hold.
+func (r *runner) compile(ctx context.Context, pkg string, files []string, jobs []*job) (*compiled, error) {
+	sources, ids, err := schema(r.root, pkg, files, jobs)
+	if err != nil {
+		return nil, err
+	}
+	replace := map[string]string{}
+	for name, text := range sources {
+		tmp := filepath.Join(r.tmp, strings.ReplaceAll(pkg, "/", "-")+"-"+filepath.Base(name))
+		if err := os.WriteFile(tmp, []byte(text), 0o666); err != nil {
+			return nil, err
+		}
+		replace[name] = tmp
+	}
+	b, err := json.Marshal(map[string]map[string]string{"Replace": replace})
+	if err != nil {
+		return nil, err
+	}
+	overlay := filepath.Join(r.tmp, strings.ReplaceAll(pkg, "/", "-")+".json")
+	if err := os.WriteFile(overlay, b, 0o666); err != nil {
+		return nil, err
+	}
+	c := &compiled{filepath.Join(r.root, pkg), filepath.Join(r.tmp, strings.ReplaceAll(pkg, "/", "-")+".test"), ids}
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", c.binary, "-overlay", overlay, "./"+pkg)
+	cmd.Dir = r.root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, tail(out))
+	}
+	if out, err := r.exec(ctx, c, 0); err != nil { // it may be slower, or allocate, where it did not
+		return nil, fmt.Errorf("its tests fail: %w\n%s", err, tail(out))
+	}
+	return c, nil
+}
+
+// exec runs the tests with a mutant; 0 is none.
+func (r *runner) exec(ctx context.Context, c *compiled, id int) ([]byte, error) {
+	limited, cancel := context.WithTimeout(ctx, r.timeout+10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(limited, "sh", "-c", `ulimit -v 16000000 2>/dev/null; exec "$@"`, "test", c.binary,
+		"-test.short", "-test.failfast", "-test.timeout", r.timeout.String())
+	cmd.Dir = c.dir
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", variable, id))
+	cmd.WaitDelay = 5 * time.Second
+	stop(cmd)
+	out, err := cmd.CombinedOutput()
+	if err != nil && limited.Err() != nil {
+		err = limited.Err()
 	}
 	return out, err
 }
