@@ -71,6 +71,7 @@ var (
 	errReadPSNs    error = detailed{ErrLength, "qp: READ of 2^23 or more packets"}
 	errDatagram    error = detailed{ErrLength, "qp: datagram longer than the path MTU"}
 	errNoRd        error = detailed{ErrOp, "qp: max_rd_atomic is 0: READ, ATOMIC, ATOMIC WRITE and FLUSH are not available"}
+	errNoBinder    error = detailed{ErrOp, "qp: the Memory of this QP has no windows (it is no Binder)"}
 	errRemoteQPN   error = detailed{ErrRange, "qp: RemoteQPN is above 0xffffff"}
 	errSRQNumber   error = detailed{ErrRange, "qp: SRQ is above 0xffffff"}
 )

@@ -45,6 +45,17 @@ type RemoteAccess struct {
 	Right Access // what the operation needs
 }
 
+// Binder is implemented by a Memory that has windows: what OpBindMW and OpLocalInv
+// ask of it. [Regions] is one.
+type Binder interface {
+	Bind(b Binding) (rkey uint32, err error)
+	InvalidateLocal(rkey uint32) error
+}
+
+// IncRKey returns the key that a window has after OpBindMW (ibv_inc_rkey): its low
+// byte is one higher.
+func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
+
 // Flusher is implemented by a Memory that has something to do on FLUSH. Others
 // are taken for memory whose writes are visible and persistent at once.
 type Flusher interface {

@@ -131,6 +131,7 @@ func (q *QP) Modify(now time.Time, a *Attr, mask AttrMask) error {
 		q.req.connect()
 	case to == RTS:
 		q.req.mode = running
+		q.req.runLocal()
 	case to == SQD && from == RTS:
 		q.req.drain()
 		q.drained = false
@@ -237,6 +238,9 @@ func (q *QP) PostSend(now time.Time, wr *SendWR) error {
 	}
 	q.clock.At(now)
 	err := q.req.postSend(wr)
+	if wr.Op.local() {
+		q.after() // it may have been executed, and refused
+	}
 	q.invariants()
 	return err
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Requester sends the requests of a queue pair and handles the responses: the send
-// queue, retransmission, and completions of work requests (rules RQ-01 to RQ-35).
+// queue, retransmission, and completions of work requests (rules RQ-01 to RQ-36).
 //
 // After each Post, Handle or Tick, call NextPacket until it reports false,
 // NextCompletion likewise, and arm one timer for Deadline.
@@ -22,6 +22,7 @@ type Requester struct {
 	credit    credits
 	asks      ackReq
 	reads     reads
+	binder    Binder // of the config's Memory, where it is one
 	mode      mode
 	signalAll bool
 }
@@ -49,6 +50,7 @@ func (r *Requester) init(cfg *Config, c *conn) {
 		asks:  ackReq{every: uint32(cfg.AckEvery)},
 		reads: reads{cap: uint32(cfg.MaxRdAtomic)}, signalAll: cfg.SignalAll,
 	}
+	r.binder, _ = cfg.Memory.(Binder)
 	if r.asks.every == 0 {
 		r.asks.every = 64
 	}
@@ -62,7 +64,7 @@ func (r *Requester) init(cfg *Config, c *conn) {
 func (r *Requester) reset() {
 	r.sq.reset()
 	*r = Requester{conn: r.conn, sq: r.sq, win: window{size: r.win.size}, retry: retry{forever: r.retry.forever},
-		asks: ackReq{every: r.asks.every}, reads: reads{cap: r.reads.cap}, signalAll: r.signalAll}
+		asks: ackReq{every: r.asks.every}, reads: reads{cap: r.reads.cap}, binder: r.binder, signalAll: r.signalAll}
 }
 
 // Connect begins to send with the attributes of RTS, of which it takes PKey,
@@ -165,13 +167,15 @@ func (r *Requester) postSend(wr *SendWR) error {
 		return err
 	}
 	n := uint32(1)
-	if r.typ != UD && wr.Op != OpFlush && r.attr.PathMTU != 0 { // Error may come before the MTU
+	if r.typ != UD && wr.Op != OpFlush && !wr.Op.local() && r.attr.PathMTU != 0 { // Error may come before the MTU
 		n = packets(uint64(length), r.mtu())
 	}
 	w := r.sq.push(wr, length, n)
 	if r.mode == broken || r.mode == stopped {
 		w.status = WRFlushErr
 		r.sq.done, r.sq.cur, r.sq.started = r.sq.tail, r.sq.tail, r.sq.tail
+	} else if wr.Op.local() {
+		r.runLocal()
 	}
 	return nil
 }
@@ -180,10 +184,10 @@ func (r *Requester) postSend(wr *SendWR) error {
 func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 	local := span{wr.Local, wr.Gather}.len()
 	switch {
-	case wr.Op > OpFlush,
+	case wr.Op > OpLocalInv,
 		r.typ == UD && wr.Op > OpSendImm,
-		r.typ == UC && wr.Op != OpSend && wr.Op != OpSendImm && wr.Op != OpWrite && wr.Op != OpWriteImm,
-		r.typ == XRCSend && wr.Op > OpFetchAdd,
+		r.typ == UC && wr.Op != OpSend && wr.Op != OpSendImm && wr.Op != OpWrite && wr.Op != OpWriteImm && !wr.Op.local(),
+		r.typ == XRCSend && wr.Op > OpFetchAdd && !wr.Op.local(),
 		r.typ == XRCRecv:
 		return 0, ErrOp
 	case wr.Op.answered() && r.maxRd() == 0 && r.mode != broken: // it would wait for ever
@@ -192,6 +196,12 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		return 0, errMessage
 	case r.typ == XRCSend && wr.SRQ > maxQPN:
 		return 0, errSRQNumber
+	}
+	if wr.Op.local() {
+		if r.binder == nil {
+			return 0, errNoBinder
+		}
+		return 0, nil
 	}
 	if wr.Flags&Inline != 0 && (wr.Op.answered() && wr.Op != OpAtomicWrite || local > uint64(r.sq.inlineSize)) {
 		return 0, ErrInline

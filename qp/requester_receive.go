@@ -157,6 +157,7 @@ func (r *Requester) acknowledge(t int64, n psn.Seq) Verdict {
 		r.complete(w, Success)
 	}
 	r.progress(t, n)
+	r.runLocal()
 	return Accepted
 }
 
@@ -257,6 +258,7 @@ func (r *Requester) handleResponse(t int64, n psn.Seq, p *bth.Packet) Verdict {
 		r.complete(w, Success)
 	}
 	r.progress(t, n+1)
+	r.runLocal()
 	return Accepted
 }
 

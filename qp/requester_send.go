@@ -15,7 +15,7 @@ func (r *Requester) sendable() *wqe {
 	w := r.sq.at(r.sq.cur)
 	if r.sq.cur == r.sq.started {
 		// A message that begins.
-		if r.mode == draining {
+		if r.mode == draining || w.wr.Op.local() {
 			return nil
 		}
 		if w.wr.Op.answered() && r.reads.out >= r.maxRd() || w.wr.Flags&Fence != 0 && r.reads.out != 0 {
@@ -103,6 +103,7 @@ func (r *Requester) nextPacket(t int64, out *Outgoing) bool {
 		r.win.una = r.win.next
 		if last {
 			r.sq.done = r.sq.cur
+			r.runLocal()
 		}
 		return true
 	}

@@ -41,12 +41,14 @@ const (
 	OpFetchAdd
 	OpAtomicWrite
 	OpFlush
+	OpBindMW    // local: binds a type 2 window, see SendWR.Region
+	OpLocalInv  // local: invalidates a window of this host
 	OpRecv      // in completions: a SEND was received
 	OpRecvWrite // in completions: a RDMA WRITE with immediate was received
 )
 
 var opNames = [...]string{"SEND", "SEND_WITH_IMM", "SEND_WITH_INV", "RDMA_WRITE", "RDMA_WRITE_WITH_IMM",
-	"RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "ATOMIC_WRITE", "FLUSH",
+	"RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "ATOMIC_WRITE", "FLUSH", "BIND_MW", "LOCAL_INV",
 	"RECV", "RECV_RDMA_WITH_IMM"}
 
 // String returns the name of o in the manner of ibv_wr_opcode and ibv_wc_opcode.
@@ -56,6 +58,9 @@ func (o Op) String() string { return name(opNames[:], int(o)) }
 // does not stand for: READ, ATOMIC, and ATOMIC WRITE and FLUSH, whose answer is
 // an empty READ response. These are what max_rd_atomic limits.
 func (o Op) answered() bool { return o >= OpRead && o <= OpFlush }
+
+// local reports whether o is executed here, without a packet.
+func (o Op) local() bool { return o == OpBindMW || o == OpLocalInv }
 
 // takesReceive reports whether o uses up a receive at the peer.
 func (o Op) takesReceive() bool { return o <= OpSendInv || o == OpWriteImm }
@@ -86,15 +91,20 @@ type SendWR struct {
 	Gather [][]byte
 
 	RemoteAddr uint64 // WRITE, READ, ATOMIC, FLUSH: virtual address at the peer, bytes
-	RKey       uint32 // WRITE, READ, ATOMIC, FLUSH; the key to invalidate for OpSendInv
+	RKey       uint32 // WRITE, READ, ATOMIC, FLUSH; the key to invalidate for OpSendInv and OpLocalInv; the window for OpBindMW
 	Imm        uint32 // OpSendImm, OpWriteImm: as the wire's four bytes read big-endian
-	Length     uint32 // FLUSH: bytes to flush
+	Length     uint32 // FLUSH: bytes to flush; OpBindMW: bytes of the window
 
 	CompareAdd uint64 // OpCmpSwap: compared with; OpFetchAdd: added
 	Swap       uint64 // OpCmpSwap: stored when equal
 
 	FlushRegion      bool // FLUSH: the whole region, not the range
 	FlushPersistence bool // FLUSH: to persistence; else to global visibility
+
+	// OpBindMW: window RKey is bound to Length bytes at RemoteAddr of region Region,
+	// with the rights Access, for this QP. Its key becomes IncRKey(RKey).
+	Region uint32
+	Access Access
 
 	// UD: where to. Other QPs ignore it.
 	AH         *AddressHandle
@@ -128,12 +138,13 @@ const (
 	RemoteOpErr
 	RetryExcErr
 	RNRRetryExcErr
+	MWBindErr // a bind or a local invalidate that the memory refused
 )
 
 var statusNames = [...]string{"success", "local length error", "local QP operation error",
 	"local protection error", "local access error", "work request flushed error", "bad response error",
 	"remote invalid request error", "remote access error", "remote operation error",
-	"transport retry counter exceeded", "RNR retry counter exceeded"}
+	"transport retry counter exceeded", "RNR retry counter exceeded", "memory bind error"}
 
 // String returns the name of s in the words of ibv_wc_status_str.
 func (s Status) String() string { return name(statusNames[:], int(s)) }
