@@ -97,3 +97,39 @@ func TestManyFlows(t *testing.T) {
 	require.Equal(t, sum, w.Total())
 	require.EqualValues(t, w.Evicted()+64, closed)
 }
+
+// A live flow takes 8 KiB at most: 4,000 connections, each with messages of
+// all kinds, both directions and latencies of a wide range.
+func TestMemoryOfFlows(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector takes memory")
+	}
+	base := load(t, "rc-mixed")[8:]
+	flows := 8000
+	w, err := conform.New(conform.Config{MaxFlows: flows})
+	require.NoError(t, err)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var fi conform.Finding
+	for i := range flows / 2 {
+		for _, r := range base {
+			d := append([]byte(nil), r.data...)
+			// Two addresses of one connection; the ICRC is made right.
+			d[27], d[28], d[31], d[32] = byte(i>>8), byte(i), byte(i>>8), byte(i)
+			fixIP(d)
+			w.HandleFrame(r.ts.Add(time.Duration(i)*time.Microsecond), frame.Ethernet, d, len(d))
+			for w.NextFinding(&fi) {
+				require.Less(t, fi.Severity, conform.Breach, fi.String())
+			}
+		}
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	n := 0
+	w.Flows(func(*conform.Flow) bool { n++; return true })
+	require.Equal(t, flows, n)
+	each := (after.HeapAlloc - before.HeapAlloc) / uint64(flows)
+	t.Logf("%d bytes a flow", each)
+	require.LessOrEqual(t, each, uint64(8<<10))
+}

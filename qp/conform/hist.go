@@ -13,7 +13,8 @@ type Histogram struct {
 	n        uint64
 	sum      uint64
 	min, max int64
-	buckets  [histBuckets]uint32
+	first    int      // bucket of buckets[0]
+	buckets  []uint32 // as many as the durations span
 }
 
 const (
@@ -49,16 +50,33 @@ func (h *Histogram) add(d int64) {
 	h.max = max(h.max, d)
 	h.n++
 	h.sum += uint64(d)
-	h.buckets[bucketOf(min(uint64(d), 1<<histMaxBits-1))]++
+	i := bucketOf(min(uint64(d), 1<<histMaxBits-1))
+	if uint(i-h.first) >= uint(len(h.buckets)) {
+		h.span(i)
+	}
+	h.buckets[i-h.first]++
+}
+
+// span makes room for bucket i, and for some about it.
+func (h *Histogram) span(i int) {
+	const step = 32
+	from, to := i&^(step-1), i|(step-1)
+	if len(h.buckets) > 0 {
+		from, to = min(from, h.first), max(to, h.first+len(h.buckets)-1)
+	}
+	b := make([]uint32, min(to, histBuckets-1)-from+1)
+	copy(b[max(0, h.first-from):], h.buckets)
+	h.first, h.buckets = from, b
 }
 
 // remove takes back a duration that was added.
 func (h *Histogram) remove(d int64) {
 	d = max(d, 0)
-	b := &h.buckets[bucketOf(min(uint64(d), 1<<histMaxBits-1))]
-	if h.n == 0 || *b == 0 {
+	i := bucketOf(min(uint64(d), 1<<histMaxBits-1)) - h.first
+	if uint(i) >= uint(len(h.buckets)) || h.buckets[i] == 0 {
 		return
 	}
+	b := &h.buckets[i]
 	*b--
 	h.n--
 	h.sum -= uint64(d)
@@ -83,8 +101,8 @@ func (h *Histogram) bounds() {
 			high = i
 		}
 	}
-	h.max = min(h.max, int64(bucketTop(high)))
-	h.min = max(h.min, int64(bucketTop(low)))
+	h.max = min(h.max, int64(bucketTop(high+h.first)))
+	h.min = max(h.min, int64(bucketTop(low+h.first)))
 	h.min = min(h.min, h.max)
 }
 
@@ -115,7 +133,7 @@ func (h *Histogram) Quantile(perMille int) time.Duration {
 	var n uint64
 	for i, c := range h.buckets {
 		if n += uint64(c); c != 0 && n >= rank {
-			return time.Duration(min(bucketTop(i), uint64(h.max)))
+			return time.Duration(min(bucketTop(i+h.first), uint64(h.max)))
 		}
 	}
 	return h.Max()

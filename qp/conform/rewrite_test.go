@@ -135,3 +135,16 @@ func then(recs, next []rec, gap time.Duration) []rec {
 	}
 	return recs
 }
+
+// fixIP makes the checksum of the IPv4 header and the ICRC right.
+func fixIP(b []byte) {
+	b[24], b[25] = 0, 0
+	sum := uint32(0)
+	for i := 14; i < 34; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	sum = sum>>16 + sum&0xffff
+	sum += sum >> 16
+	binary.BigEndian.PutUint16(b[24:], ^uint16(sum))
+	fix(b)
+}
