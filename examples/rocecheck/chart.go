@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,6 +53,93 @@ func (x axis) at(v float64) float64 {
 	return x.a + (v-x.lo)/(x.hi-x.lo)*(x.b-x.a)
 }
 
+// scale is an axis, or a time line with parts cut out.
+type scale interface {
+	at(float64) float64
+	ticks(n int) []float64
+	from() float64
+	to() float64
+}
+
+func (x axis) from() float64 { return x.a }
+func (x axis) to() float64   { return x.b }
+
+// maxHover is how many marks of a kind tell their packets.
+const maxHover = 400
+
+// cutLine is a time line of which idle parts are cut out.
+type cutLine struct {
+	parts []axis
+}
+
+// cutIdle cuts out of x the time in which nothing was seen, where it is a large
+// part of all.
+func cutIdle(seen []float64, x axis) cutLine {
+	slices.Sort(seen)
+	var parts []axis
+	lo := x.lo
+	for i := 1; i < len(seen); i++ {
+		if gap := seen[i] - seen[i-1]; gap > (x.hi-x.lo)/12 && len(parts) < 11 {
+			parts = append(parts, axis{lo: lo, hi: seen[i-1]})
+			lo = seen[i]
+		}
+	}
+	parts = append(parts, axis{lo: lo, hi: x.hi})
+	const cut = 14.0 // width of a cut
+	// Each part gets a share by its time, and some width in any case.
+	whole, busy := x.b-x.a-cut*float64(len(parts)-1), 0.0
+	for _, p := range parts {
+		busy += p.hi - p.lo
+	}
+	least := whole / float64(len(parts)) / 3
+	free := whole - least*float64(len(parts))
+	at := x.a
+	for i := range parts {
+		p := &parts[i]
+		width := least
+		if busy > 0 {
+			width += free * (p.hi - p.lo) / busy
+		} else {
+			width += free / float64(len(parts))
+		}
+		p.a, p.b = at, at+width
+		at += width + cut
+	}
+	return cutLine{parts}
+}
+
+func (l cutLine) from() float64 { return l.parts[0].a }
+func (l cutLine) to() float64   { return l.parts[len(l.parts)-1].b }
+
+func (l cutLine) at(v float64) float64 {
+	for i, p := range l.parts {
+		if v <= p.hi || i == len(l.parts)-1 {
+			return p.at(max(v, p.lo))
+		}
+	}
+	return 0
+}
+
+func (l cutLine) ticks(n int) []float64 {
+	if len(l.parts) == 1 {
+		return l.parts[0].ticks(n)
+	}
+	var out []float64
+	for _, p := range l.parts {
+		out = append(out, p.lo)
+	}
+	return out
+}
+
+// draw marks the cuts.
+func (l cutLine) draw(b *bytes.Buffer, y axis) {
+	for i := 1; i < len(l.parts); i++ {
+		from, to := l.parts[i-1].b, l.parts[i].a
+		fmt.Fprintf(b, "<path class=\"cut\" d=\"M%.1f %.1fV%.1fM%.1f %.1fV%.1f\"><title>%s without packets</title></path>\n",
+			from+5, y.a, y.b, to-5, y.a, y.b, ns(l.parts[i].lo-l.parts[i-1].hi))
+	}
+}
+
 // ticks returns at most n+1 round values.
 func (x axis) ticks(n int) []float64 {
 	if x.hi <= x.lo {
@@ -75,10 +163,10 @@ func open(b *bytes.Buffer, w, h float64, title string) {
 	fmt.Fprintf(b, "<svg viewBox=\"0 0 %g %g\" role=\"img\" aria-label=%q>\n<text class=\"t\" x=\"%g\" y=\"14\">%s</text>\n", w, h, title, left, title)
 }
 
-func grid(b *bytes.Buffer, x, y axis, xText, yText func(float64) string, xn, yn int) {
+func grid(b *bytes.Buffer, x scale, y axis, xText, yText func(float64) string, xn, yn int) {
 	for _, v := range y.ticks(yn) {
 		p := y.at(v)
-		fmt.Fprintf(b, "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", x.a, p, x.b, x.a-6, p+4, yText(v))
+		fmt.Fprintf(b, "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/><text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">%s</text>\n", x.from(), p, x.to(), x.from()-6, p+4, yText(v))
 	}
 	for _, v := range x.ticks(xn) {
 		p := x.at(v)
@@ -116,20 +204,24 @@ func (c *checker) chartPSN(b *bytes.Buffer, h *half) {
 	// PSNs relative to the first request: all points lie within half the circle
 	// of the one before.
 	first := psn.PSN(0)
-	if p := h.req.track.plain.points; len(p) > 0 {
-		first = psn.PSN(p[0].psn)
-	} else if p := h.req.track.special.points; len(p) > 0 {
-		first = psn.PSN(p[0].psn)
+	for _, s := range [...]*sample{&h.req.track.plain, &h.req.track.special} {
+		if i := slices.IndexFunc(s.points, func(p point) bool { return !p.rsp }); i >= 0 {
+			first = psn.PSN(s.points[i].psn)
+			break
+		}
 	}
-	type mark struct{ t, y float64 }
+	type mark struct {
+		t, y float64
+		p    point
+	}
 	marks := make([][]mark, len(kinds))
 	y := axis{0, 4, chartH - bottom, top} // of whole numbers
 	collect := func(s *sample, rsp bool) {
 		at, u := first, 0
 		for _, p := range s.points {
 			k := kindOf(p.class, rsp)
-			if k < 0 {
-				continue
+			if k < 0 || p.rsp != rsp {
+				continue // of the other direction, whose PSNs are others
 			}
 			v := float64(u)
 			if p.class != conform.ClassCongestion {
@@ -137,7 +229,7 @@ func (c *checker) chartPSN(b *bytes.Buffer, h *half) {
 				at = psn.PSN(p.psn)
 				v = float64(u)
 			}
-			marks[k] = append(marks[k], mark{float64(p.t - start), v})
+			marks[k] = append(marks[k], mark{float64(p.t - start), v, p})
 			y.lo, y.hi = min(y.lo, v), max(y.hi, v)
 		}
 	}
@@ -147,8 +239,16 @@ func (c *checker) chartPSN(b *bytes.Buffer, h *half) {
 		collect(&h.rsp.track.plain, true)
 		collect(&h.rsp.track.special, true)
 	}
+	var seen []float64
+	for i := range marks {
+		for _, m := range marks[i] {
+			seen = append(seen, m.t)
+		}
+	}
+	line := cutIdle(seen, x)
 	open(b, chartW, chartH, fmt.Sprintf("PSN, from %d, over time", uint32(first)))
-	grid(b, x, y, ns, func(v float64) string {
+	line.draw(b, y)
+	grid(b, line, y, ns, func(v float64) string {
 		if math.Abs(v) < .5 {
 			return "0"
 		}
@@ -157,7 +257,7 @@ func (c *checker) chartPSN(b *bytes.Buffer, h *half) {
 	if c.tracks != nil {
 		for _, p := range c.tracks.pauses.points {
 			if v := float64(p.t - start); v >= x.lo && v <= x.hi {
-				fmt.Fprintf(b, "<path class=\"pause\" d=\"M%.1f %.1fV%.1f\"/>", x.at(v), y.a, y.b)
+				fmt.Fprintf(b, "<path class=\"pause\" d=\"M%.1f %.1fV%.1f\"/>", line.at(v), y.a, y.b)
 			}
 		}
 	}
@@ -165,11 +265,18 @@ func (c *checker) chartPSN(b *bytes.Buffer, h *half) {
 		if len(marks[i]) == 0 {
 			continue
 		}
+		if len(marks[i]) <= maxHover {
+			for _, m := range marks[i] {
+				fmt.Fprintf(b, "<path class=%q d=\"M%.1f %.1fh0\"><title>%s, PSN %d, frame %d, at %s</title></path>\n", k.class, line.at(m.t), y.at(m.y),
+					k.name, m.p.psn, m.p.frame, ns(m.t))
+			}
+			continue
+		}
 		fmt.Fprintf(b, "<path class=%q d=\"", k.class)
 		// What falls on the same place is drawn once.
 		last := ""
 		for _, m := range marks[i] {
-			if s := fmt.Sprintf("M%.1f %.1fh0", x.at(m.t), y.at(m.y)); s != last {
+			if s := fmt.Sprintf("M%.1f %.1fh0", line.at(m.t), y.at(m.y)); s != last {
 				b.WriteString(s)
 				last = s
 			}

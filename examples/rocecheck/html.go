@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"html"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -86,39 +87,80 @@ func (c *checker) writeHTML(b *bytes.Buffer) {
 		html.EscapeString(name), class, html.EscapeString(c.verdict()), c.w.Frames(), c.w.RoCEFrames(), len(c.flows)+c.moreFlows,
 		short(c.last.Sub(c.first)), c.first.UTC().Format("2006-01-02 15:04:05 MST"))
 
-	b.WriteString("<section><h2>Key figures</h2><dl>\n")
-	for _, r := range c.keyFigures(&total) {
-		fmt.Fprintf(b, "<dt>%s</dt><dd>%s</dd>\n", html.EscapeString(r[0]), html.EscapeString(r[1]))
-	}
-	b.WriteString("</dl></section>\n")
-
-	c.htmlFindings(b)
-	if advice := c.advice(); len(advice) > 0 {
-		b.WriteString("<section><h2>What to look at</h2><ul>\n")
-		for _, a := range advice {
-			fmt.Fprintf(b, "<li>%s</li>\n", html.EscapeString(a))
-		}
-		b.WriteString("</ul></section>\n")
-	}
 	halves := c.halves()
+	c.htmlScreen(b, halves, &total)
+	c.htmlFindings(b, halves)
 	if len(halves) > 0 {
 		b.WriteString("<section><h2>Time lines</h2>\n<p class=\"legend\">")
 		for _, k := range kinds {
 			fmt.Fprintf(b, "<span><svg width=\"14\" height=\"12\" aria-hidden=\"true\"><path class=\"%s\" d=\"M7 6h0\"/></svg>%s</span> ", k.class, k.name)
 		}
-		b.WriteString("</p>\n")
+		b.WriteString("</p>\n<p class=\"legend\">Time without packets is cut out where a bar with two lines stands. The mouse on a mark shows the packet, where there are not too many.</p>\n")
 		for i := range halves {
-			c.htmlHalf(b, &halves[i])
+			c.htmlHalf(b, i, &halves[i])
 		}
 		b.WriteString("</section>\n")
 	} else if c.filter.qps != nil {
 		b.WriteString("<section><h2>Time lines</h2><p>None of the QPs asked for sent a request in this capture.</p></section>\n")
 	}
+	b.WriteString("<section><h2>Key figures</h2><dl>\n")
+	for _, r := range c.keyFigures(&total) {
+		fmt.Fprintf(b, "<dt>%s</dt><dd>%s</dd>\n", html.EscapeString(r[0]), html.EscapeString(r[1]))
+	}
+	b.WriteString("</dl></section>\n")
 	c.htmlFlows(b)
 	b.WriteString("</body>\n</html>\n")
 }
 
-func (c *checker) htmlFindings(b *bytes.Buffer) {
+// htmlScreen writes what to know first.
+func (c *checker) htmlScreen(b *bytes.Buffer, halves []half, total *conform.Counters) {
+	list := func(head string, items []string) {
+		if len(items) == 0 {
+			return
+		}
+		fmt.Fprintf(b, "<section><h2>%s</h2><ul>\n", head)
+		for _, s := range items {
+			fmt.Fprintf(b, "<li>%s</li>\n", s)
+		}
+		b.WriteString("</ul></section>\n")
+	}
+	escaped := func(in []string) (out []string) {
+		for _, s := range in {
+			out = append(out, html.EscapeString(s))
+		}
+		return out
+	}
+	list("What it costs", escaped(c.cost(total)))
+	list("What to look at", escaped(c.advice()))
+	var worst []string
+	for _, r := range c.worst(5) {
+		s := html.EscapeString(r.String())
+		if i := chartOf(halves, r.src, r.dst, r.qp); i >= 0 {
+			s = fmt.Sprintf("<a href=\"#c%d\">%s</a>", i, s)
+		}
+		worst = append(worst, s)
+	}
+	list("Worst connections", worst)
+	list("Not judged", escaped(c.unjudged()))
+}
+
+// chartOf returns the number of the time line that shows a flow, or -1.
+func chartOf(halves []half, src, dst netip.Addr, qp uint32) int {
+	is := func(f *flowRow) bool { return f != nil && f.src == src && f.dst == dst && f.qp == qp }
+	for i := range halves {
+		if is(halves[i].req) {
+			return i
+		}
+	}
+	for i := range halves {
+		if is(halves[i].rsp) {
+			return i
+		}
+	}
+	return -1
+}
+
+func (c *checker) htmlFindings(b *bytes.Buffer, halves []half) {
 	b.WriteString("<section><h2>Findings</h2>\n")
 	if len(c.order) == 0 {
 		b.WriteString("<p>None.</p></section>\n")
@@ -135,8 +177,12 @@ func (c *checker) htmlFindings(b *bytes.Buffer) {
 			if len(g.texts) > 0 {
 				text = g.texts[0]
 			}
+			where := html.EscapeString(c.where(g))
+			if i := chartOf(halves, g.src, g.dst, g.qp); i >= 0 {
+				where = fmt.Sprintf("<a href=\"#c%d\">%s</a>", i, where)
+			}
 			fmt.Fprintf(b, "<tr class=\"%s\"><td>%s</td><td title=\"%s\">%s</td><td>%s</td><td class=\"n\">%d</td><td>%s</td><td>%s</td></tr>\n",
-				sev, sev, html.EscapeString(g.check.Rule().Title()), g.check.Rule(), html.EscapeString(text), g.n, html.EscapeString(c.where(g)),
+				sev, sev, html.EscapeString(g.check.Rule().Title()), g.check.Rule(), html.EscapeString(text), g.n, where,
 				html.EscapeString(strings.TrimPrefix(strings.TrimSpace(c.framesOf(g)), "frame ")))
 		}
 	}
@@ -189,13 +235,13 @@ func (c *checker) htmlFlows(b *bytes.Buffer) {
 }
 
 // htmlHalf writes the pictures of one direction.
-func (c *checker) htmlHalf(b *bytes.Buffer, h *half) {
+func (c *checker) htmlHalf(b *bytes.Buffer, n int, h *half) {
 	f := h.req
 	peer := "its peer is not known"
 	if f.peerQP != 0 {
 		peer = "answers to QP " + hex(f.peerQP)
 	}
-	fmt.Fprintf(b, "<article><h3>Requests of %v to %v QP %s <small>%s, %s, MTU %s</small></h3>\n", f.src, f.dst, hex(f.qp), peer, f.service, mtuText(f.mtu))
+	fmt.Fprintf(b, "<article id=\"c%d\"><h3>Requests of %v to %v QP %s <small>%s, %s, MTU %s</small></h3>\n", n, f.src, f.dst, hex(f.qp), peer, f.service, mtuText(f.mtu))
 	c.chartPSN(b, h)
 	b.WriteString("<div class=\"pair\">\n")
 	chartGoodput(b, h)
@@ -235,6 +281,7 @@ path.new{stroke:var(--new);stroke-width:4}path.answer{stroke:var(--answer);strok
 path.resent{stroke:var(--resent);stroke-width:6}path.copy{stroke:var(--copy);stroke-width:6}path.late{stroke:var(--copy);stroke-width:4}
 path.nak{stroke:var(--nak);stroke-width:9;stroke-linecap:square}path.rnr{stroke:var(--rnr);stroke-width:9;stroke-linecap:square}
 path.cnp{stroke:var(--cnp);stroke-width:7}path.invalid{stroke:var(--invalid);stroke-width:7}
+.cut{stroke:var(--dim);stroke-width:1.5}a{color:inherit}article:target{border-color:var(--new)}
 .pause{stroke:var(--pause);stroke-width:2}
 .area{fill:var(--new);opacity:.25}.edge{fill:none;stroke:var(--new);stroke-width:1.5}.area.r{fill:var(--data)}.edge.r{stroke:var(--data)}
 .bar{fill:var(--new)}

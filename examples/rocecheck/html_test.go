@@ -29,9 +29,20 @@ func page(t *testing.T, args ...string) (file, text string) {
 func TestPage(t *testing.T) {
 	_, text := page(t, captures+"rc-loss-request.pcap")
 	// Nothing is fetched, and nothing runs.
-	for _, no := range []string{"http:", "https:", "<script", "src=", "href=", "@import", "url("} {
+	for _, no := range []string{"http:", "https:", "<script", "src=", "@import", "url("} {
 		require.NotContains(t, text, no)
 	}
+	require.Equal(t, strings.Count(text, "href="), strings.Count(text, `href="#c`))
+	// Findings lead to the time line of their flow, which is there.
+	require.Contains(t, text, `<a href="#c0">`)
+	require.Contains(t, text, `<article id="c0">`)
+	// What costs most comes first.
+	order := []string{"What it costs", "What to look at", "Worst connections", "<h2>Findings", "<h2>Time lines", "<h2>Key figures", "<h2>Flows"}
+	for i := 1; i < len(order); i++ {
+		require.Less(t, strings.Index(text, order[i-1]), strings.Index(text, order[i]), order[i])
+	}
+	require.Contains(t, text, "<title>sent again, PSN 6636334, frame ") // told by the mouse
+	require.Contains(t, text, " without packets</title>")               // cut out
 	require.Equal(t, strings.Count(text, "<svg"), strings.Count(text, "</svg>"))
 	require.Equal(t, strings.Count(text, "<table"), strings.Count(text, "</table>"))
 	require.Contains(t, text, "Requests of 192.0.2.2 to 192.0.2.1 QP 0x000011")
@@ -53,13 +64,33 @@ func TestPage(t *testing.T) {
 
 // points counts the marks of one kind in the time lines.
 func points(page, class string) int {
-	_, after, _ := strings.Cut(page, `<path class="`+class+`" d="M7`) // the legend
-	_, after, ok := strings.Cut(after, `<path class="`+class+`" d="`)
-	if !ok {
-		return 0
+	n := -1 // the legend
+	for {
+		_, after, ok := strings.Cut(page, `<path class="`+class+`" d="`)
+		if !ok {
+			return n
+		}
+		d, rest, _ := strings.Cut(after, `"`)
+		n += strings.Count(d, "M")
+		page = rest
 	}
-	d, _, _ := strings.Cut(after, `"`)
-	return strings.Count(d, "M")
+}
+
+// Both directions of a connection have a time line of their own, each with the
+// PSNs of its requests alone.
+func TestBothDirections(t *testing.T) {
+	_, text := page(t, captures+"cm-rping.pcap")
+	var axes []string
+	for _, a := range strings.Split(text, "aria-label=\"PSN, from ")[1:] {
+		psn, _, _ := strings.Cut(a, ",")
+		axes = append(axes, psn)
+	}
+	require.Len(t, axes, 2)
+	// No mark is far from the others: each axis spans what its requester sent.
+	for _, a := range strings.Split(text, "aria-label=\"PSN, from ")[1:] {
+		svg, _, _ := strings.Cut(a, "</svg>")
+		require.NotRegexp(t, `>[+-][0-9]{4,}</text>`, svg)
+	}
 }
 
 func TestEveryPage(t *testing.T) {

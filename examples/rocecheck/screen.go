@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/examples/internal/term"
 	"github.com/roce-go/roce/qp/conform"
 )
 
@@ -51,28 +50,13 @@ func (c *checker) charge(f *conform.Finding) {
 // what to do, and what was not judged.
 func (c *checker) writeScreen(total *conform.Counters) {
 	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }
-	var sum costs
-	for _, o := range c.costs {
-		sum.timers += o.timers
-		sum.timer += o.timer
-		sum.rnrs += o.rnrs
-		sum.rnr += o.rnr
-	}
-	whole := short(c.last.Sub(c.first))
-	if sum.timers > 0 {
-		p("Cost: %s took %s, of %s captured.\n", count(sum.timers, "time-out", "time-outs"), short(sum.timer), whole)
-	}
-	if sum.rnrs > 0 {
-		p("Cost: %s for receivers took %s, of %s captured.\n", count(sum.rnrs, "wait", "waits"), short(sum.rnr), whole)
-	}
-	if total.SequenceError+total.LostBehind > 0 {
-		p("Losses: %s before the capture, %s behind it (told by NAKs).\n",
-			count(total.SequenceError, "gap", "gaps"), count(total.LostBehind, "packet", "packets"))
+	for _, l := range c.cost(total) {
+		p("%s\n", l)
 	}
 	if worst := c.worst(5); len(worst) > 0 {
 		p("\nWorst connections\n")
 		for _, w := range worst {
-			p("  %s\n", w)
+			p("  %v\n", w)
 		}
 	}
 	if advice := c.advice(); len(advice) > 0 {
@@ -84,6 +68,29 @@ func (c *checker) writeScreen(total *conform.Counters) {
 		}
 	}
 	c.writeUnjudged()
+}
+
+// cost says what was lost, and the time that it took.
+func (c *checker) cost(total *conform.Counters) (out []string) {
+	var sum costs
+	for _, o := range c.costs {
+		sum.timers += o.timers
+		sum.timer += o.timer
+		sum.rnrs += o.rnrs
+		sum.rnr += o.rnr
+	}
+	whole := short(c.last.Sub(c.first))
+	if sum.timers > 0 {
+		out = append(out, fmt.Sprintf("Cost: %s took %s, of %s captured.", count(sum.timers, "time-out", "time-outs"), short(sum.timer), whole))
+	}
+	if sum.rnrs > 0 {
+		out = append(out, fmt.Sprintf("Cost: %s for receivers took %s, of %s captured.", count(sum.rnrs, "wait", "waits"), short(sum.rnr), whole))
+	}
+	if total.SequenceError+total.LostBehind > 0 {
+		out = append(out, fmt.Sprintf("Losses: %s before the capture, %s behind it (told by NAKs).",
+			count(total.SequenceError, "gap", "gaps"), count(total.LostBehind, "packet", "packets")))
+	}
+	return out
 }
 
 // wrap breaks s into lines of at most n characters.
@@ -103,17 +110,33 @@ func wrap(s string, n int) []string {
 	return append(out, line)
 }
 
-// worst returns a line for each of the n connections in which most is amiss.
-func (c *checker) worst(n int) []string {
-	type row struct {
-		flowKey
-		breaches, events uint64
-		cost             costs
+// amiss is what is amiss in a flow.
+type amiss struct {
+	flowKey
+	breaches, events uint64
+	cost             costs
+}
+
+func (r *amiss) String() string {
+	var parts []string
+	if r.breaches > 0 {
+		parts = append(parts, count(r.breaches, "breach", "breaches"))
 	}
-	rows := map[flowKey]*row{}
-	at := func(k flowKey) *row {
+	if r.events > 0 {
+		parts = append(parts, count(r.events, "retransmission", "retransmissions"))
+	}
+	if d := r.cost.timer + r.cost.rnr; d > 0 {
+		parts = append(parts, short(d)+" waited")
+	}
+	return fmt.Sprintf("%v > %v QP %s: %s", r.src, r.dst, hex(r.qp), strings.Join(parts, ", "))
+}
+
+// worst returns the n connections in which most is amiss.
+func (c *checker) worst(n int) []*amiss {
+	rows := map[flowKey]*amiss{}
+	at := func(k flowKey) *amiss {
 		if rows[k] == nil {
-			rows[k] = &row{flowKey: k}
+			rows[k] = &amiss{flowKey: k}
 		}
 		return rows[k]
 	}
@@ -130,30 +153,15 @@ func (c *checker) worst(n int) []string {
 	for k, o := range c.costs {
 		at(k).cost = *o
 	}
-	list := make([]*row, 0, len(rows))
+	list := make([]*amiss, 0, len(rows))
 	for _, r := range rows {
 		list = append(list, r)
 	}
-	slices.SortFunc(list, func(a, b *row) int {
+	slices.SortFunc(list, func(a, b *amiss) int {
 		return cmp.Or(cmp.Compare(b.breaches, a.breaches), cmp.Compare(b.cost.timer+b.cost.rnr, a.cost.timer+a.cost.rnr),
 			cmp.Compare(b.events, a.events), a.src.Compare(b.src), a.dst.Compare(b.dst), cmp.Compare(a.qp, b.qp))
 	})
-	var out []string
-	for _, r := range list[:min(n, len(list))] {
-		s := fmt.Sprintf("%v > %v QP %s:", r.src, r.dst, hex(r.qp))
-		var parts []string
-		if r.breaches > 0 {
-			parts = append(parts, count(r.breaches, "breach", "breaches"))
-		}
-		if r.events > 0 {
-			parts = append(parts, count(r.events, "retransmission", "retransmissions"))
-		}
-		if d := r.cost.timer + r.cost.rnr; d > 0 {
-			parts = append(parts, short(d)+" waited")
-		}
-		out = append(out, s+" "+strings.Join(parts, ", "))
-	}
-	return out
+	return list[:min(n, len(list))]
 }
 
 // unjudged returns, by reason, the rules that could not be judged in full.
@@ -246,5 +254,3 @@ func (c *checker) port() uint16 {
 	}
 	return c.cfg.UDPPort
 }
-
-var _ = term.Reset

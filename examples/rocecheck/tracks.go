@@ -18,7 +18,9 @@ const (
 type point struct {
 	t     int64  // nanoseconds since 1970
 	psn   uint32 // as on the wire
+	frame uint32
 	class conform.Class
+	rsp   bool // a response: its PSN is that of the other direction's requests
 }
 
 // sample is a list of points of bounded length: when it is full, every second
@@ -97,7 +99,7 @@ func newTracks() *tracks { return &tracks{byFlow: map[int]*track{}} }
 // add notes the frame that the watcher has handled last.
 func (t *tracks) add(w *conform.Watcher, at time.Time) {
 	s := w.Last()
-	p := point{t: at.UnixNano(), psn: uint32(s.PSN) & psn.Mask, class: s.Class}
+	p := point{t: at.UnixNano(), psn: uint32(s.PSN) & psn.Mask, class: s.Class, rsp: s.Response, frame: uint32(w.Frames())}
 	if s.Class == conform.ClassPaused {
 		t.pauses.add(p)
 		return

@@ -107,6 +107,9 @@ type Seen struct {
 	Payload int // bytes
 	Good    int // of them, not seen before
 	CE      bool
+	// Response is set for responses and CNPs: their PSNs are those of the other
+	// direction's requests.
+	Response bool
 }
 
 // Watcher follows the connections of a capture. Make one with New; it is for one
@@ -332,6 +335,8 @@ func (w *Watcher) badICRC(s *stream) {
 // packet handles a packet that was laid out.
 func (w *Watcher) packet() {
 	s := w.stream()
+	op := w.f.Packet.Opcode
+	w.seen.Response = op.Class() == bth.Response || op == bth.CNP
 	s.frame(w.now, w.wire)
 	w.repeat = -1
 	switch w.f.CheckICRC() {
