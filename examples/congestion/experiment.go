@@ -49,7 +49,7 @@ type experiment struct {
 	FCTMax   float64 `json:"message_max_us"`
 
 	Rounds []float64 `json:"round_us,omitempty"`   // allreduce
-	Bins   []bin     `json:"slowdown,omitempty"`   // websearch
+	Bins   []lab.Bin `json:"slowdown,omitempty"`   // websearch
 	Left   int       `json:"unfinished,omitempty"` // websearch
 
 	ecn    cnp.CongestionParams

@@ -5,6 +5,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 func title(scenario string, o *options) string {
@@ -119,15 +121,15 @@ func searchRows(es []*experiment) []row {
 	}
 	for _, q := range []struct {
 		name string
-		of   func(b *bin) float64
+		of   func(b *lab.Bin) float64
 	}{
-		{"median", func(b *bin) float64 { return b.Median }},
-		{"95 %", func(b *bin) float64 { return b.P95 }},
-		{"99 %", func(b *bin) float64 { return b.P99 }},
+		{"median", func(b *lab.Bin) float64 { return b.P50 }},
+		{"95 %", func(b *lab.Bin) float64 { return b.P95 }},
+		{"99 %", func(b *lab.Bin) float64 { return b.P99 }},
 	} {
 		for k := range es[0].Bins {
-			rows = append(rows, row{fmt.Sprintf("slowdown, %s, to %s", q.name, sizeText(es[0].Bins[k].Bytes)), func(e *experiment) string {
-				if e.Bins[k].Count == 0 {
+			rows = append(rows, row{fmt.Sprintf("slowdown, %s, %s", q.name, binText(&es[0].Bins[k])), func(e *experiment) string {
+				if e.Bins[k].Over == 0 {
 					return "none"
 				}
 				return fmt.Sprintf("%.2f", q.of(&e.Bins[k]))
@@ -135,6 +137,13 @@ func searchRows(es []*experiment) []row {
 		}
 	}
 	return rows
+}
+
+func binText(b *lab.Bin) string {
+	if b.To == 0 {
+		return "more"
+	}
+	return "to " + sizeText(b.To)
 }
 
 func sizeText(n int) string {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/examples/internal/svg"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 // notes say what to look at.
@@ -48,8 +49,8 @@ func picture(scenario string, runs []*experiment, o *options) []byte {
 		p.Charts = append(p.Charts, roundsChart(es))
 	case "websearch":
 		p.Charts = append(p.Charts,
-			slowdownChart(es, "median", func(b *bin) float64 { return b.Median }),
-			slowdownChart(es, "99th percentile", func(b *bin) float64 { return b.P99 }))
+			slowdownChart(es, "median", func(b *lab.Bin) float64 { return b.P50 }),
+			slowdownChart(es, "99th percentile", func(b *lab.Bin) float64 { return b.P99 }))
 		most := max(p.Charts[0].YMax, p.Charts[1].YMax)
 		p.Charts[0].YMax, p.Charts[1].YMax = most, most
 	default:
@@ -165,8 +166,11 @@ func roundsChart(es []*experiment) svg.Chart {
 	return c
 }
 
+// longest is the longest message, in bytes.
+const longest = 30_000_000
+
 // slowdownChart draws slowdowns by size, a line for each control.
-func slowdownChart(es []*experiment, name string, value func(b *bin) float64) svg.Chart {
+func slowdownChart(es []*experiment, name string, value func(b *lab.Bin) float64) svg.Chart {
 	c := svg.Chart{
 		Title: "slowdown by size, " + name, XLabel: "message, bytes (logarithmic)", YLabel: "slowdown (logarithmic)",
 		XLog: true, YLog: true, YMin: 1, YMax: 2, XTick: func(v float64) string { return sizeText(int(v)) },
@@ -174,9 +178,12 @@ func slowdownChart(es []*experiment, name string, value func(b *bin) float64) sv
 	for _, e := range es {
 		s := svg.Series{Name: controlOf(e.Control).title, Dots: true}
 		for k := range e.Bins {
-			if b := &e.Bins[k]; b.Count != 0 {
-				v := value(b)
-				s.X, s.Y = append(s.X, float64(b.Bytes)), append(s.Y, v)
+			if b := &e.Bins[k]; b.Over != 0 {
+				v, size := value(b), b.To
+				if size == 0 {
+					size = longest
+				}
+				s.X, s.Y = append(s.X, float64(size)), append(s.Y, v)
 				c.YMax = max(c.YMax, v*1.3)
 			}
 		}
