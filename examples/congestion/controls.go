@@ -15,7 +15,12 @@ type path struct {
 	rate  uint64 // of hosts' links, bits per second
 	links int    // of the longest way
 	mtu   int
+	n     int // senders
 }
+
+// floor is the least rate of flows where a control has one: the gigabit of HPCC's
+// scripts, but no more than a quarter of a fair share.
+func (p *path) floor() uint64 { return min(1e9, p.rate/uint64(4*p.n)) }
 
 // overhead is what goes with the payload of a packet on the wire: headers, FCS,
 // preamble and gap.
@@ -44,7 +49,7 @@ var controls = []control{
 	{"hpcc", "HPCC", func(p *path) congestion.Controller {
 		c := hpcc.Defaults()
 		c.BaseRTT = p.baseRTT()
-		c.MinRate = min(c.MinRate, p.rate)
+		c.MinRate = p.floor()
 		return hpcc.Controller(c)
 	}},
 	{"swift", "Swift", func(p *path) congestion.Controller {
@@ -54,7 +59,7 @@ var controls = []control{
 	}},
 	{"timely", "TIMELY", func(p *path) congestion.Controller {
 		c := timely.Defaults()
-		c.MinRate = min(c.MinRate, p.rate)
+		c.MinRate = p.floor()
 		return timely.Controller(c)
 	}},
 }

@@ -125,7 +125,7 @@ func (e *experiment) run(step func()) error {
 		e.Rate = sc.rate
 	}
 	e.ecn = o.marking(e.Rate)
-	p := path{rate: uint64(e.Rate * 1e9), links: sc.links, mtu: o.mtu}
+	p := path{rate: uint64(e.Rate * 1e9), links: sc.links, mtu: o.mtu, n: o.n}
 	b := &builder{experiment: e, n: o.n, total: milliseconds(e.Virtual)}
 	b.top = lab.Topology{
 		Network: simnet.Config{Seed: o.seed, Carry: simnet.Shared},

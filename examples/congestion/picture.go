@@ -12,12 +12,13 @@ import (
 // notes say what to look at.
 var notes = map[string][]string{
 	"incast": {"With PFC alone the queue fills until the senders are paused, and stays there. The others keep it where they aim: DCQCN about",
-		"its marking thresholds, Swift and TIMELY at a delay, HPCC empty. What is above is the first round trips of all senders at full rate."},
+		"its marking thresholds, Swift and TIMELY at a delay, HPCC empty. What is above is the first round trips of all senders at full rate.",
+		"HPCC needs windows of many packets to share well: 5 us at 40 Gb/s are 24 of them for all (try -rate 100 -mtu 256)."},
 	"converge": {"The second flow finds the link full. How long until both have the same, and what queue that takes, is what the controls differ in."},
 	"burst": {"Each burst is a small incast on top of the long flow. With PFC alone it waits behind a full queue; with control the queue is short",
 		"when it comes, and the long flow pays with a cut."},
-	"parking": {"Every link carries two flows, so that the fair share of all is a half. A control that counts marks or delays over the whole way",
-		"cuts the long flow more often."},
+	"parking": {"Every link carries two flows, so that the fair share of all is a half. A control that counts marks over the whole way cuts the long",
+		"flow more often. One that holds a delay at its target has a queue at each link, and the long flow sees three of them."},
 	"victim": {"The victim's own way has room everywhere. But the pause that holds back the incast stops the link between the switches for all.",
 		"Control takes the pauses away once it has settled. A victim that was cut before then climbs back as fast as its control lets it."},
 	"allreduce": {"A round is as slow as the slowest of its steps: two neighbours whose ways meet on a link between the racks have half of it each.",

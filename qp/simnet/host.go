@@ -24,6 +24,7 @@ type HostConfig struct {
 	MaxRegions int // 0 means 1024
 
 	// Control is congestion control, such as cnp.Controller(cnp.Paper()); nil is none.
+	// One that needs telemetry, as HPCC does, takes a network that carries no bytes.
 	// LineRate must be the rate of the host's link; 0 means 100 Gb/s.
 	Control  congestion.Controller
 	LineRate uint64
@@ -125,6 +126,10 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 	if h.Port, err = softnic.New(sc); err != nil {
 		delete(n.names, name)
 		return nil, err
+	}
+	if n.cfg.Carry == Bytes && h.Port.Needs()&congestion.NeedINT != 0 {
+		delete(n.names, name)
+		return nil, fmt.Errorf("%w: host %s needs telemetry, which a network of bytes does not carry: use Decoded or Shared", ErrConfig, name)
 	}
 	if cfg.Receive != nil {
 		if h.rx, err = newReceiver(cfg.Receive); err != nil {

@@ -275,6 +275,9 @@ func (p *Port) arrived(q *QP, f *frame.Frame, v qp.Verdict) {
 	}
 }
 
+// Needs returns what congestion control needs from the port and its network.
+func (p *Port) Needs() congestion.Needs { return p.cc.needs }
+
 // HandleTelemetry is HandleDecoded for a packet with telemetry, which is not kept.
 func (p *Port) HandleTelemetry(now time.Time, f *frame.Frame, t *congestion.INT) Result {
 	p.cc.in = t

@@ -320,7 +320,7 @@ func TestEchoOfMarks(t *testing.T) {
 	require.EqualValues(t, 3, c.ports[1].Counters().NpEcnMarkedRocePackets)
 }
 
-// A CNP cuts the rate of the QP that it is for only with the QP's P_Key; it does not
+// Rule CN-2: a CNP cuts the rate of the QP that it is for only with the QP's P_Key; it does not
 // go through the QP, and is counted once.
 func TestCNPOfAnotherPartition(t *testing.T) {
 	c := newCable(t, softnic.Config{Control: cnp.Controller(cnp.Paper()), LineRate: 10e9}, nil)
