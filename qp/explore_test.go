@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +40,8 @@ var exScenarios = []exScenario{
 	{name: "retries run out", ops: [2][]exOp{{exWriteImm, exReadLong}}, recvs: [2]int{0, 1}, fails: true, faults: exFaults{drop: 4, early: 1}},
 	{name: "no receives", ops: [2][]exOp{{exSend, exWriteImm}}, faults: exFaults{drop: 1, early: 1}},
 	{name: "no receives, long", ops: [2][]exOp{{exSendLong, exWrite}}, faults: exFaults{drop: 1, duplicate: 1}},
+	{name: "no receives, a peer that also sends sequence NAKs", ops: [2][]exOp{{exSend, exSend, exWrite}}, linux: true,
+		ends: exEnds(func(e *exEnd) { e.retryCnt = 1 })},
 	{name: "SRQ", ops: [2][]exOp{{exSendLong, exSend}}, srq: true, recvs: [2]int{0, 1}, faults: exFaults{drop: 1, duplicate: 1}},
 	{name: "credits", ops: [2][]exOp{{exSend, exSendLong, exSend}}, recvs: [2]int{0, 1},
 		ends: exEnds(func(e *exEnd) { e.credits = true }), faults: exFaults{drop: 1, early: 1}},
@@ -47,6 +50,7 @@ var exScenarios = []exScenario{
 	{name: "completions polled late", ops: [2][]exOp{{exSend, exWrite}, {exSend}}, recvs: [2]int{1, 1}, late: true, faults: exFaults{drop: 1}},
 	{name: "posts in between", ops: [2][]exOp{{exWrite, exReadLong, exWrite}}, later: [2]int{2, 0}, faults: exFaults{drop: 1, duplicate: 1}},
 	{name: "forged", ops: [2][]exOp{{exWrite, exRead}}, faults: exFaults{forge: 2, drop: 1}},
+	{name: "the peer reads for ever", ops: [2][]exOp{{exWrite, exWriteImm}, {exReadLong, exReadLong}}, recvs: [2]int{0, 1}, busy: true},
 	{name: "UC", typ: qp.UC, ops: [2][]exOp{{exSendLong, exSend, exWriteImm, exSendLong}}, recvs: [2]int{0, 2}, faults: exFaults{drop: 3}},
 }
 
@@ -180,13 +184,18 @@ func TestExplore(t *testing.T) {
 	if *exploreStates != 0 {
 		limit = *exploreStates
 	}
-	begin, all := time.Now(), 0
+	begin := time.Now()
+	var all atomic.Int64
+	t.Cleanup(func() {
+		t.Logf("%d states, %.0f a second", all.Load(), float64(all.Load())/time.Since(begin).Seconds())
+	})
 	for i := range exScenarios {
 		s := exScenarios[i]
 		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
 			m := s.model()
 			r, err := explore.Run(m, limit)
-			all += r.States
+			all.Add(int64(r.States))
 			t.Log(r)
 			var c *explore.Counterexample
 			if errors.As(err, &c) {
@@ -200,5 +209,4 @@ func TestExplore(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	t.Logf("%d states, %.0f a second", all, float64(all)/time.Since(begin).Seconds())
 }
