@@ -1,0 +1,95 @@
+package qp_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var exploreFaults = flag.Bool("explorefaults", false, "TestExploreFindsFaults: build each fault and explore it (two minutes)")
+
+// exFault is a fault that the machines had, or could have had, as a change of their
+// source, and what of the explorer finds it.
+type exFault struct {
+	name    string
+	file    string   // in the folder of this package
+	changes []string // what stands there, and what the fault has instead, in turn
+	pkg     string   // of the test, relative to this folder
+	test    string
+}
+
+var exFaultTable = []exFault{
+	{"responses always go first", "qp.go", []string{"case asks && (!owes || q.turns.ofRequests):", "case asks && !owes:"},
+		".", "TestExplore$/the_peer_reads"},
+	{"a late NAK after an RNR wait spends a retry", "requester_receive.go", []string{
+		"if r.rnr.alone {", "if false {",
+		"r.retry.left = r.attr.RetryCnt // the peer lives", ""},
+		".", "TestExplore$/no_receives,_a_peer"},
+	{"the credit limit is ignored after going back", "requester_send.go", []string{"if r.credit.on && r.limited(w, w.ssn) &&", "if r.win.next == r.win.sent && r.credit.on && r.limited(w, w.ssn) &&"},
+		".", "TestExplore$/credits"},
+	{"a QP that is held back sleeps", "softnic/sched.go", []string{"if q.readyPrio == prio {", "if true {"},
+		"./softnic", "TestExplorePause"},
+	{"two NAKs for one gap", "responder_receive.go", []string{"if !r.ack.quiet {", "if true {"},
+		".", "TestExplore$/writes"},
+	{"a duplicate ATOMIC is executed again", "responder_replay.go", []string{"a := &p.AtomicETH", "a := &p.AtomicETH\n\t\tif m, ok := r.remote(res.rkey, res.va, 8, RemoteAtomic); ok {\n\t\t\tm[0]++\n\t\t}"},
+		".", "TestExplore$/atomics"},
+	{"a READ is taken up again at the PSN of its first response", "requester_send.go", []string{"w.again = w.again || i != 0", "w.again = w.again || i != 0\n\t\tp.PSN = w.first.PSN()"},
+		".", "TestExplore$/reads"},
+	{"progress does not restart the timer", "requester_receive.go", []string{"\tr.startTimer(t)\n}", "\tif r.retry.due == 0 {\n\t\tr.startTimer(t)\n\t}\n}"},
+		".", "TestExplore$"},
+	{"an ACK of a PSN that was never sent counts", "requester_receive.go", []string{"if n >= r.win.sent {", "if false {"},
+		".", "TestExplore$/forged"},
+	{"a duplicate advances the MSN", "responder_replay.go", []string{"if !responded(op) {", "if !responded(op) {\n\t\tr.count()"},
+		".", "TestExplore$/sends"},
+	{"SQD never drains", "requester_send.go", []string{"r.win.asked < r.win.next {", "r.win.asked < r.win.next && false {"},
+		".", "TestExplore$/drain"},
+	{"a message that is given up keeps its receive", "uc.go", []string{"r.counters.UCMessagesDropped++", "r.counters.UCMessagesDropped++\n\tr.rq.hasRecv = false"},
+		".", "TestExplore$/UC"},
+}
+
+// TestExploreFindsFaults holds that the explorer finds what random tests did not:
+// each fault, put back alone, makes it fail. Without -explorefaults only the table is
+// checked against the source.
+func TestExploreFindsFaults(t *testing.T) {
+	for i, f := range exFaultTable {
+		t.Run(f.name, func(t *testing.T) {
+			src, err := os.ReadFile(filepath.FromSlash(f.file))
+			require.NoError(t, err)
+			text := string(src)
+			for k := 0; k < len(f.changes); k += 2 {
+				require.Equal(t, 1, strings.Count(text, f.changes[k]), "%q in %s", f.changes[k], f.file)
+				text = strings.Replace(text, f.changes[k], f.changes[k+1], 1)
+			}
+			if !*exploreFaults {
+				return
+			}
+			dir := t.TempDir()
+			broken := filepath.Join(dir, "broken.go")
+			require.NoError(t, os.WriteFile(broken, []byte(text), 0o600))
+			here, err := filepath.Abs(filepath.FromSlash(f.file))
+			require.NoError(t, err)
+			overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: broken}})
+			require.NoError(t, err)
+			list := filepath.Join(dir, "overlay.json")
+			require.NoError(t, os.WriteFile(list, overlay, 0o600))
+			args := []string{"test", "-count=1", "-timeout", "5m", "-overlay", list, "-run", f.test, f.pkg}
+			if f.pkg == "." {
+				args = append(args, "-explore", "20000")
+			}
+			out, err := exec.Command("go", args...).CombinedOutput()
+			require.Error(t, err, "fault %d is not found", i)
+			require.Contains(t, string(out), "Error Trace", "it fails by a property, not by itself: %s", out)
+			for line := range strings.Lines(string(out)) {
+				if strings.Contains(line, "after ") && strings.Contains(line, "moves") {
+					t.Log(strings.TrimSpace(line))
+				}
+			}
+		})
+	}
+}
