@@ -1,0 +1,140 @@
+package frame
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/roce-go/roce/bth"
+)
+
+// decodePlain is decode with short cuts for frames as most are.
+func (d *Finder) decodePlain(link Link, b []byte, wireLen int, f *Frame) error {
+	if link != Ethernet || len(b) < plainSize {
+		return d.decode(link, b, wireLen, f)
+	}
+	h := (*[plainSize]byte)(b)
+	if h[12] == EtherTypeIPv6>>8 && len(b) >= plainSize6 && d.TrimmedDSCP == 0 {
+		h := (*[plainSize6]byte)(b)
+		n := int(binary.BigEndian.Uint16(h[18:]))
+		end := ethernetSize + ipv6Size + n
+		if d.plain6(h, uint32(n)) && n >= udpSize+bth.MinSize && end <= len(b) {
+			return f.decode6(h, b, end)
+		}
+	}
+	total := int(binary.BigEndian.Uint16(h[16:]))
+	end := ethernetSize + total
+	if !d.plain(h, uint32(total)) || total < ipv4Size+udpSize+bth.MinSize || end > len(b) ||
+		d.TrimmedDSCP>>(h[15]>>2)&1 != 0 {
+		return d.decode(link, b, wireLen, f)
+	}
+	if f.MRC == nil {
+		if err := f.Packet.Decode(b[plainSize:end:end]); err != nil {
+			return err
+		}
+	} else if err := f.decodeEither(b[plainSize:end:end], total-ipv4Size-udpSize, IPv4, false); err != nil {
+		return err
+	}
+	f.DstMAC = MAC(h[0:6])
+	f.SrcMAC = MAC(h[6:12])
+	f.Link = Ethernet
+	f.Net = IPv4
+	f.VLANs = 0
+	f.VLAN = [MaxVLANs]VLAN{}
+	f.TrafficClass = h[15]
+	f.HopLimit = h[22]
+	f.FlowLabel = 0
+	id := binary.BigEndian.Uint32(h[18:])
+	f.ID = uint16(id >> 16)
+	f.DF = id&0x4000 != 0
+	f.ReservedFlag = id&0x8000 != 0
+	ports := binary.BigEndian.Uint32(h[34:])
+	f.SrcPort = uint16(ports >> 16)
+	f.DstPort = uint16(ports)
+	f.UDPChecksum = binary.BigEndian.Uint16(h[40:])
+	f.TransportLen = end - plainSize
+	f.Trimmed = false
+	if f.Outer.layers.n != 0 {
+		f.Outer = Outer{}
+	}
+	// All stores of pointers stand together, after all loads, so that there is
+	// one look at whether the collector runs.
+	src, dst := netip.AddrFrom4([4]byte(h[26:30])), netip.AddrFrom4([4]byte(h[30:34]))
+	netPacket, transport := b[ethernetSize:end:end], b[plainSize:end:end]
+	var trailer []byte
+	if len(b) > end {
+		trailer = b[end:len(b):len(b)]
+	}
+	f.Src = src
+	f.Dst = dst
+	f.Options = nil
+	f.NetPacket = netPacket
+	f.Trailer = trailer
+	f.Transport = transport
+	return nil
+}
+
+// plainSize is the length of the headers before the BTH of nearly all frames:
+// Ethernet without tags, IPv4 without options, UDP.
+const plainSize = ethernetSize + ipv4Size + udpSize
+
+// plain reports whether h are such headers with a UDP length that agrees.
+// It only decides whether the short cut applies; locate decides all other cases.
+func (d *Finder) plain(h *[plainSize]byte, total uint32) bool {
+	return binary.BigEndian.Uint32(h[12:])>>8 == EtherTypeIPv4<<8|0x45 &&
+		binary.BigEndian.Uint32(h[20:])&0x3fff00ff == protocolUDP &&
+		binary.BigEndian.Uint32(h[36:]) == uint32(d.port())<<16+total-ipv4Size
+}
+
+// plainSize6 is the length of Ethernet without tags, IPv6 and UDP.
+const plainSize6 = ethernetSize + ipv6Size + udpSize
+
+// plain6 is plain for such headers, of which n is the payload length of IPv6.
+func (d *Finder) plain6(h *[plainSize6]byte, n uint32) bool {
+	return binary.BigEndian.Uint32(h[12:])>>12 == EtherTypeIPv6<<4|6 &&
+		h[20] == protocolUDP &&
+		binary.BigEndian.Uint32(h[56:]) == uint32(d.port())<<16+n
+}
+
+// decode6 decodes a frame with plain headers h that ends at end, as headers of IPv4
+// are in Decode.
+func (f *Frame) decode6(h *[plainSize6]byte, b []byte, end int) error {
+	if f.MRC == nil {
+		if err := f.Packet.Decode(b[plainSize6:end:end]); err != nil {
+			return err
+		}
+	} else if err := f.decodeEither(b[plainSize6:end:end], end-plainSize6, IPv6, false); err != nil {
+		return err
+	}
+	f.DstMAC = MAC(h[0:6])
+	f.SrcMAC = MAC(h[6:12])
+	f.Link = Ethernet
+	f.Net = IPv6
+	f.VLANs = 0
+	f.VLAN = [MaxVLANs]VLAN{}
+	v := binary.BigEndian.Uint32(h[14:])
+	f.TrafficClass = uint8(v >> 20)
+	f.HopLimit = h[21]
+	f.FlowLabel = v & 0xfffff
+	f.ID, f.DF, f.ReservedFlag = 0, false, false
+	f.SrcPort = binary.BigEndian.Uint16(h[54:])
+	f.DstPort = binary.BigEndian.Uint16(h[56:])
+	f.UDPChecksum = binary.BigEndian.Uint16(h[60:])
+	f.TransportLen = end - plainSize6
+	f.Trimmed = false
+	if f.Outer.layers.n != 0 {
+		f.Outer = Outer{}
+	}
+	src, dst := netip.AddrFrom16([16]byte(h[22:38])), netip.AddrFrom16([16]byte(h[38:54]))
+	netPacket, transport := b[ethernetSize:end:end], b[plainSize6:end:end]
+	var trailer []byte
+	if len(b) > end {
+		trailer = b[end:len(b):len(b)]
+	}
+	f.Src = src
+	f.Dst = dst
+	f.Options = nil
+	f.NetPacket = netPacket
+	f.Trailer = trailer
+	f.Transport = transport
+	return nil
+}
