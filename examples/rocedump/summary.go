@@ -29,6 +29,7 @@ type summary struct {
 	mrc                               mrcSummary
 	errors                            map[error]int
 	qps                               map[qpKey]*tally
+	segments                          segments
 	moreQPs                           tally // of QPs beyond maxQPs
 	lastKeys                          [4]qpKey
 	lastQPs                           [4]*tally
@@ -44,13 +45,15 @@ func (t *tally) add(n tally) { t.packets += n.packets; t.payload += n.payload }
 type qpKey struct {
 	dst netip.Addr
 	qp  uint32
+	seg uint32 // where the address has its meaning, by summary.segments
 }
 
 // maxQPs bounds the memory that a capture full of random packets can take.
 const maxQPs = 1 << 16
 
 func newSummary() *summary {
-	return &summary{errors: map[error]int{}, qps: map[qpKey]*tally{}, other: protocols{n: map[frame.Protocol]int{}}}
+	return &summary{errors: map[error]int{}, qps: map[qpKey]*tally{}, other: protocols{n: map[frame.Protocol]int{}},
+		segments: newSegments()}
 }
 
 func (s *summary) add(d *dumper, v verdict, icrc frame.ICRCState, why error) {
@@ -92,7 +95,11 @@ func (s *summary) add(d *dumper, v verdict, icrc frame.ICRCState, why error) {
 	if f.IsMRC() {
 		s.mrc.add(f.MRC)
 	}
-	s.qp(qpKey{f.Dst, f.Packet.DestQP}).add(n)
+	seg := uint32(0)
+	if f.VLANs != 0 || f.Outer.Len() != 0 {
+		seg = s.segments.id(f.Segment())
+	}
+	s.qp(qpKey{f.Dst, f.Packet.DestQP, seg}).add(n)
 }
 
 // qp returns the tally of a QP, mostly without a look at the map.
@@ -148,6 +155,7 @@ func (s *summary) merge(o *summary) {
 		s.errors[err] += n
 	}
 	for k, t := range o.qps {
+		k.seg = s.segments.id(o.segments.all[k.seg])
 		s.qp(k).add(*t)
 	}
 	s.moreQPs.add(o.moreQPs)
@@ -176,7 +184,7 @@ func (s *summary) sortedQPs() []qpKey {
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b qpKey) int {
-		return cmp.Or(cmp.Compare(s.qps[b].packets, s.qps[a].packets), a.dst.Compare(b.dst), cmp.Compare(a.qp, b.qp))
+		return cmp.Or(cmp.Compare(s.qps[b].packets, s.qps[a].packets), a.dst.Compare(b.dst), cmp.Compare(a.qp, b.qp), cmp.Compare(a.seg, b.seg))
 	})
 	return keys
 }
@@ -251,7 +259,7 @@ func (s *summary) appendText(b []byte, name string) []byte {
 		rest := s.moreQPs
 		for i, k := range keys {
 			if i < textQPs {
-				row(fmt.Sprintf("%s 0x%06x", k.dst, k.qp), *s.qps[k])
+				row(fmt.Sprintf("%s 0x%06x%s", k.dst, k.qp, segmentText(s.segments.all[k.seg])), *s.qps[k])
 			} else {
 				rest.add(*s.qps[k])
 			}
@@ -334,6 +342,7 @@ func (s *summary) appendJSON(b []byte, name []byte) []byte {
 		b = append(append(b, comma...), `{"dst":"`...)
 		b = appendAddr(b, k.dst)
 		b = num(b, `","dest_qp":`, uint64(k.qp))
+		b = segmentJSON(b, s.segments.all[k.seg])
 		b = tallyJSON(b, *s.qps[k])
 		comma = ","
 	}

@@ -95,10 +95,14 @@ type jsonSummary struct {
 		Payload int    `json:"payload"`
 	} `json:"services"`
 	QPs []struct {
-		Dst     string `json:"dst"`
-		DestQP  int    `json:"dest_qp"`
-		Packets int    `json:"packets"`
-		Payload int    `json:"payload"`
+		Dst     string   `json:"dst"`
+		DestQP  int      `json:"dest_qp"`
+		VLAN    []int    `json:"vlan"`
+		Tunnel  string   `json:"tunnel"`
+		ID      int      `json:"id"`
+		Ends    []string `json:"ends"`
+		Packets int      `json:"packets"`
+		Payload int      `json:"payload"`
 	} `json:"qps"`
 	Errors []struct {
 		Error  string `json:"error"`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -134,4 +135,24 @@ func TestHeaderChecksum(t *testing.T) {
 	code, out, _ = exec(pcap(t, frame.Ethernet, b), "-json", "-")
 	require.Zero(t, code)
 	require.Empty(t, objects(t, out)[0].IPChecksum)
+}
+
+// TestSegments: the same address and QP number of two tenants, or in two VLANs, are
+// different QPs; a mirrored copy is of the same.
+func TestSegments(t *testing.T) {
+	_, out, _ := exec(nil, "-summary", "-json", tunnels, tunnels)
+	all := summaries(t, out)
+	require.Len(t, all, 2)
+	at := map[string]int{}
+	for _, q := range all[0].QPs {
+		at[fmt.Sprintf("%s %v %s %d %v", q.Dst, q.VLAN, q.Tunnel, q.ID, q.Ends)] = q.Packets
+	}
+	require.Equal(t, 7, at["192.0.2.2 []  0 []"], "copies")
+	require.Equal(t, 1, at["192.0.2.2 [] vxlan 5000 []"])
+	require.Equal(t, 1, at["192.0.2.2 [100 101 102] vxlan 5001 []"])
+	require.Equal(t, 1, at["192.0.2.2 [100 101 102]  0 []"])
+	require.Equal(t, 1, at["192.0.2.2 [] ipip 0 [198.51.100.1 198.51.100.2]"])
+	_, out, _ = exec(nil, "-summary", tunnels, tunnels)
+	require.Contains(t, out, "192.0.2.2 0x000012 vlan 100 vlan 101 vlan 102 vxlan 5001\n")
+	require.Contains(t, out, "2  "+strings.Repeat(" ", 11)+"32  192.0.2.2 0x000012 vxlan 5000\n", "the sum of both files")
 }
