@@ -460,3 +460,78 @@ func TestOpenErrors(t *testing.T) {
 	_, err := endpoint.Config{PathMTU: 1000}.Open(w)
 	require.ErrorContains(t, err, "want 256, 512")
 }
+
+// Path MTUs that do not fit: an error at once here, a refusal that says so there.
+func TestPathMTU(t *testing.T) {
+	goroutines(t)
+	wa, wb := endpoint.Pair()
+	a, err := endpoint.Open(wa)
+	require.NoError(t, err)
+	defer a.Close()
+	require.Equal(t, 4096, a.PathMTU())
+	b, err := endpoint.Config{PathMTU: 512}.Open(wb)
+	require.NoError(t, err)
+	defer b.Close()
+	ctx := limit(t)
+	_, err = b.Listen(ctx, ":7174", nil)
+	require.NoError(t, err)
+	var rej *endpoint.RejectedError
+	_, err = a.Dial(ctx, addr(b), nil)
+	require.ErrorAs(t, err, &rej)
+	require.Equal(t, cm.ReasonInvalidPathMTU, rej.Reason)
+	_, err = a.Dial(ctx, addr(b), &endpoint.ConnConfig{PathMTU: 512})
+	require.NoError(t, err)
+	_, err = b.Dial(ctx, addr(a), &endpoint.ConnConfig{PathMTU: 4096})
+	require.ErrorContains(t, err, "PathMTU is 4096")
+}
+
+// A wire that loses, doubles and swaps: all arrives once, in order.
+func TestFaults(t *testing.T) {
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(1, 1))
+	var held []byte
+	filter := func(_ bool, b []byte) [][]byte {
+		mu.Lock()
+		defer mu.Unlock()
+		switch rng.IntN(100) {
+		case 0:
+			return nil
+		case 1:
+			return [][]byte{b, b}
+		case 2:
+			if held == nil {
+				held = bytes.Clone(b)
+				return nil
+			}
+		}
+		if h := held; h != nil {
+			held = nil
+			return [][]byte{b, h}
+		}
+		return [][]byte{b}
+	}
+	n := 200
+	if testing.Short() {
+		n = 30
+	}
+	a, b := two(t, "memory", endpoint.Config{Filter: filter, CM: cm.Config{PacketLifetime: 10, AckDelay: 10}})
+	x, y := joined(t, a, b, nil)
+	ctx := limit(t)
+	done := make(chan error, 1)
+	go func() {
+		for i := range n {
+			if err := x.Send(ctx, random(20000, uint64(i))); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	buf := make([]byte, 65536)
+	for i := range n {
+		k, err := y.Recv(ctx, buf)
+		require.NoError(t, err)
+		require.Equal(t, random(20000, uint64(i)), buf[:k])
+	}
+	require.NoError(t, <-done)
+}

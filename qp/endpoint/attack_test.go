@@ -1,0 +1,112 @@
+package endpoint_test
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/cm"
+	"github.com/roce-go/roce/qp/endpoint"
+	"github.com/roce-go/roce/qp/softnic"
+)
+
+// Somebody who sees no packets, but forges the peer's address, makes a million
+// guesses: no memory changes, no connection ends. The guesses are the ones that
+// published attacks make: QP numbers from 0x11 on, keys 0x101, 0x201 and so on, PSNs
+// around 0; and random ones.
+func TestBlindAttacker(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{})
+	x, y := joined(t, a, b, nil)
+	mr, err := b.Register(make([]byte, 4096), qp.RemoteWrite|qp.RemoteRead)
+	require.NoError(t, err)
+	guesses := 1_000_000
+	if testing.Short() {
+		guesses = 50_000
+	}
+	rng := rand.New(rand.NewPCG(5, 6))
+	f := frame.Frame{Link: frame.Ethernet, SrcMAC: frame.MAC{2}, Net: frame.IPv4, DF: true, HopLimit: 64,
+		Src: a.Addrs()[0], Dst: b.Addrs()[0], SrcPort: 50000, DstPort: 4791}
+	data := []byte("overwritten by nobody")
+	var buf []byte
+	for i := 0; i < guesses; i += 1000 {
+		b.Do(func(now time.Time, p *softnic.Port) {
+			f.DstMAC = p.MAC()
+			for k := range 1000 {
+				qpn, key, at, va := rng.Uint32()&0xffffff, rng.Uint32(), rng.Uint32()&0xffffff, mr.Addr()
+				if k%2 == 0 {
+					qpn, key, at = uint32(0x11+k%64), uint32(1+k%64)<<8|1, uint32(k%16)
+				}
+				f.Packet = bth.Packet{Header: bth.Header{Opcode: bth.RCWriteOnly, PKey: 0xffff, DestQP: qpn, PSN: psn.PSN(at), AckReq: true}}
+				f.Packet.RETH.VA, f.Packet.RETH.RKey, f.Packet.RETH.DMALen = va, key, uint32(len(data))
+				f.Packet.SetPayload(data)
+				buf = f.AppendTo(buf[:0])
+				p.HandleFrame(now, buf)
+			}
+		})
+	}
+	require.Equal(t, make([]byte, 4096), mr.Bytes())
+	m := b.Metrics()
+	require.Zero(t, m.QPs.RespRemoteAccessErrors)
+	require.Greater(t, m.Port.RxNoQP, uint64(guesses*9/10))
+	require.NoError(t, y.Err())
+	ctx := limit(t)
+	require.NoError(t, x.WriteRemote(ctx, mr.Remote(), []byte("still works")))
+}
+
+// A flood of requests for connections leaves those that stand alone.
+func TestRequestFlood(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{})
+	x, y := joined(t, a, b, nil)
+	ctx := limit(t)
+	captured := flood(t, b)
+	before := b.Metrics().CM
+	buf := make([]byte, 100)
+	for range 200 {
+		b.Do(func(now time.Time, p *softnic.Port) {
+			for range 100 {
+				p.HandleFrame(now, captured())
+			}
+		})
+		require.NoError(t, x.Send(ctx, []byte("ping")))
+		_, err := y.Recv(ctx, buf)
+		require.NoError(t, err)
+	}
+	m := b.Metrics()
+	require.Greater(t, m.CM.Rx, before.Rx+15000)
+	require.LessOrEqual(t, m.HalfOpen, 256)
+	require.LessOrEqual(t, m.Conns, 1+256, "bounded by the half-open calls")
+}
+
+// flood returns a source of REQs of ever other peers.
+func flood(t testing.TB, e *endpoint.Endpoint) func() []byte {
+	mac := frame.MAC{}
+	e.Do(func(_ time.Time, p *softnic.Port) { mac = p.MAC() })
+	n := uint32(0)
+	return func() []byte {
+		n++
+		from := netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
+		return reqFrame(t, mac, from, e.Addrs()[0], n)
+	}
+}
+
+// reqFrame is a REQ as RDMA-CM sends it.
+func reqFrame(t testing.TB, mac frame.MAC, from, to netip.Addr, n uint32) []byte {
+	h, err := cm.NewCMAHeader(netip.AddrPortFrom(from, 40000), to)
+	require.NoError(t, err)
+	m := cm.Message{Header: cm.NewHeader(cm.AttrREQ, uint64(n)), REQ: cm.REQ{LocalCommID: n, LocalCAGUID: uint64(n),
+		ServiceID: cm.IPServiceID(cm.ProtocolTCP, 7174), LocalQPN: n, PartitionKey: 0xffff, PathPacketPayloadMTU: cm.MTU256,
+		LocalCMResponseTimeout: 20, RemoteCMResponseTimeout: 20, PrivateData: h.AppendTo(nil)}}
+	f := frame.Frame{Link: frame.Ethernet, DstMAC: mac, SrcMAC: frame.MAC{2, 1}, Net: frame.IPv4, DF: true, HopLimit: 64,
+		Src: from, Dst: to, SrcPort: 50000, DstPort: 4791}
+	f.Packet = bth.Packet{Header: bth.Header{Opcode: bth.UDSendOnly, PKey: 0xffff, DestQP: 1},
+		DETH: bth.DETH{QKey: softnic.GSIQKey, SrcQP: 1}}
+	f.Packet.SetPayload(m.AppendTo(nil))
+	return f.AppendTo(nil)
+}

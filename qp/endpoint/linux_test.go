@@ -1,0 +1,120 @@
+//go:build linux
+
+package endpoint_test
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/qp/endpoint"
+)
+
+func ip(t testing.TB, args string) error {
+	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+	if err != nil {
+		t.Logf("ip %s: %s", args, out)
+	}
+	return err
+}
+
+// tapped opens a TAP interface and a packet socket on it, or skips the test.
+func tapped(t *testing.T, name string, mtu string) (a, b *endpoint.Endpoint) {
+	goroutines(t)
+	if ip(t, "tuntap add mode tap name "+name) != nil {
+		t.Skip("no TAP interface can be made here")
+	}
+	t.Cleanup(func() { _ = ip(t, "link del "+name) })
+	require.NoError(t, ip(t, "link set "+name+" mtu "+mtu+" up"))
+	a, err := endpoint.Open(endpoint.TAP(name, netip.MustParseAddr("198.18.9.1")))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, a.Close()) })
+	b, err = endpoint.Open(endpoint.Packet(name, netip.MustParseAddr("198.18.9.2")))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return a, b
+}
+
+// An interface that goes down for a moment: connections survive it.
+func TestInterfaceDown(t *testing.T) {
+	const name = "rocetest7"
+	a, b := tapped(t, name, "1500")
+	require.Equal(t, 1024, a.PathMTU())
+	x, y := joined(t, a, b, nil)
+	ctx, buf := limit(t), make([]byte, 65536)
+	say := func(what string) {
+		require.NoError(t, x.Send(ctx, []byte(what)))
+		n, err := y.Recv(ctx, buf)
+		require.NoError(t, err)
+		require.Equal(t, what, string(buf[:n]))
+		require.NoError(t, y.Send(ctx, []byte(what)))
+		_, err = x.Recv(ctx, buf)
+		require.NoError(t, err)
+	}
+	say("before")
+	require.NoError(t, ip(t, "link set "+name+" down"))
+	sent := make(chan error, 1)
+	go func() { sent <- x.Send(ctx, []byte("while it is down")) }()
+	time.Sleep(300 * time.Millisecond)
+	require.NoError(t, ip(t, "link set "+name+" up"))
+	require.NoError(t, <-sent)
+	n, err := y.Recv(ctx, buf)
+	require.NoError(t, err)
+	require.Equal(t, "while it is down", string(buf[:n]))
+	say("after")
+}
+
+// UDP checksum 0 over IPv6, as the Linux driver sends it (UDP_NO_CHECK6_TX).
+func TestChecksum0(t *testing.T) {
+	goroutines(t)
+	e, err := endpoint.Open(endpoint.UDP("::1"))
+	if err != nil {
+		t.Skip(err)
+	}
+	defer e.Close()
+	c, err := net.ListenUDP("udp6", &net.UDPAddr{IP: net.IPv6loopback})
+	require.NoError(t, err)
+	defer c.Close()
+	raw, err := c.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_UDP, 101, 1)
+	}))
+	require.NoError(t, err)
+	_, err = c.WriteToUDPAddrPort(make([]byte, 64), netip.MustParseAddrPort("[::1]:4791"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return e.Metrics().Port.RxFrames == 1 }, 5*time.Second, time.Millisecond)
+}
+
+// Connections over link-local addresses, with their zone.
+func TestLinkLocal(t *testing.T) {
+	const name = "rocetest8"
+	goroutines(t)
+	if ip(t, "link add "+name+" type dummy") != nil {
+		t.Skip("no interface can be made here")
+	}
+	defer func() { _ = ip(t, "link del "+name) }()
+	for _, s := range []string{"link set " + name + " up", "addr add fe80::9:1/64 dev " + name + " nodad", "addr add fe80::9:2/64 dev " + name + " nodad"} {
+		require.NoError(t, ip(t, s))
+	}
+	a, err := endpoint.Open(endpoint.UDP("fe80::9:1%" + name))
+	require.NoError(t, err)
+	defer a.Close()
+	b, err := endpoint.Open(endpoint.UDP("fe80::9:2%" + name))
+	require.NoError(t, err)
+	defer b.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	_, err = b.Listen(ctx, ":7174", nil)
+	require.NoError(t, err)
+	c, err := a.Dial(ctx, "[fe80::9:2%"+name+"]:7174", nil)
+	require.NoError(t, err)
+	require.NoError(t, c.Send(ctx, []byte("hello")))
+}
