@@ -65,12 +65,10 @@ type udp struct {
 	ids    idFinder
 	finder frame.Finder
 
-	buf    []byte
-	n      int
-	from   netip.AddrPort // of what wait received
-	pkt    []byte         // headers as they must have been, and the packet
-	out    []byte
-	rx, tx frame.Frame
+	in, out *batch
+	n       int    // datagrams that wait received
+	pkt     []byte // headers as they must have been, and the packet
+	rx, tx  frame.Frame
 }
 
 func newUDP(a netip.Addr, strict bool) (*udp, error) {
@@ -102,8 +100,18 @@ func newUDP(a netip.Addr, strict bool) (*udp, error) {
 	// As much as the system gives: what does not fit is lost like any packet.
 	_ = c.SetReadBuffer(4 << 20)
 	_ = c.SetWriteBuffer(4 << 20)
+	in, err := newBatch(c, a, false)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	out, err := newBatch(c, a, true)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
 	return &udp{conn: c, local: local, linkMT: linkMTU(a), ids: idFinder{strict, make(map[int]*idSpace)},
-		finder: frame.Finder{UDPPort: frame.Port}, buf: make([]byte, 1<<16)}, nil
+		finder: frame.Finder{UDPPort: frame.Port}, in: in, out: out}, nil
 }
 
 // linkMTU returns the MTU of the interface that has an address.
@@ -129,10 +137,10 @@ func (u *udp) peerMAC() frame.MAC { return frame.MAC{2} }
 
 func (u *udp) wait() error {
 	for {
-		n, from, err := u.conn.ReadFromUDPAddrPort(u.buf)
+		n, err := u.in.recv()
 		switch {
 		case err == nil:
-			u.n, u.from = n, netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+			u.n = n
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
@@ -164,8 +172,15 @@ func header(b []byte, src, dst netip.AddrPort, n int) []byte {
 }
 
 func (u *udp) deliver(now time.Time, e *Endpoint) {
-	b := u.buf[:u.n]
-	u.pkt = append(header(u.pkt[:0], u.from, u.local, len(b)), b...)
+	for i := range u.n {
+		b, from := u.in.get(i)
+		u.deliverOne(now, e, b, from)
+	}
+	u.n = 0
+}
+
+func (u *udp) deliverOne(now time.Time, e *Endpoint, b []byte, from netip.AddrPort) {
+	u.pkt = append(header(u.pkt[:0], from, u.local, len(b)), b...)
 	link := frame.RawIPv6
 	if u.local.Addr().Is4() {
 		link = frame.RawIPv4
@@ -202,27 +217,25 @@ func (e *Endpoint) recordIP(now time.Time, pkt []byte) {
 
 func (u *udp) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 	f := &u.tx
-	if !e.port.NextDecoded(now, f) {
-		return 0, 0, nil
+	for n < batchSize && e.port.NextDecoded(now, f) {
+		f.VLANs, f.SrcPort, f.DstPort = 0, u.local.Port(), u.local.Port()
+		b := f.AppendTo(u.out.bufs[n][:0])
+		u.out.bufs[n] = b
+		if e.tap != nil {
+			e.record(now, b)
+		}
+		skip := 14 + 40 + 8
+		if f.Net == frame.IPv4 {
+			skip = 14 + 20 + 8
+		}
+		u.out.put(n, skip, netip.AddrPortFrom(f.Dst, u.local.Port()))
+		n++
+		bytes += len(b)
 	}
-	f.VLANs, f.SrcPort, f.DstPort = 0, u.local.Port(), u.local.Port()
-	u.out = f.AppendTo(u.out[:0])
-	if e.tap != nil {
-		e.record(now, u.out)
+	if n != 0 {
+		err = u.out.send(n)
 	}
-	skip := 14 + 40 + 8
-	if f.Net == frame.IPv4 {
-		skip = 14 + 20 + 8
-	}
-	dst := f.Dst
-	if dst.Is6() && dst.IsLinkLocalUnicast() {
-		dst = dst.WithZone(u.local.Addr().Zone())
-	}
-	if _, err := u.conn.WriteToUDPAddrPort(u.out[skip:], netip.AddrPortFrom(dst, u.local.Port())); errors.Is(err, syscall.EMSGSIZE) {
-		return 1, len(u.out), errTooBig
-	}
-	// Anything else is a packet lost.
-	return 1, len(u.out), nil
+	return n, bytes, err
 }
 
 func (u *udp) close() error { return u.conn.Close() }
