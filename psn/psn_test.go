@@ -121,3 +121,27 @@ func TestString(t *testing.T) {
 	require.Equal(t, "16777215", psn.PSN(0xffffff).String())
 	require.Equal(t, "5", psn.PSN(0xff000005).String())
 }
+
+// Seq counts on where PSNs begin again: its PSN, its neighbours, and First, from which
+// nothing behind it wraps.
+func TestSeq(t *testing.T) {
+	s := psn.First(0xfffffe)
+	if s != 0x1fffffe || s.PSN() != 0xfffffe || (s+3).PSN() != 1 {
+		t.Fatalf("%#x, PSN %v, three on %v", uint64(s), s.PSN(), (s + 3).PSN())
+	}
+	for _, c := range []struct {
+		p    psn.PSN
+		want psn.Seq
+	}{
+		{0xfffffe, s}, {0xffffff, s + 1}, {0, s + 2}, {5, s + 7}, {0xfffff0, s - 14},
+		{0x7ffffe, s - psn.Half}, // half the circle away: behind
+		{0x7ffffd, s + psn.Half - 1},
+	} {
+		if got := s.Near(c.p); got != c.want {
+			t.Errorf("Near(%v) is %d on, want %d", c.p, int64(got-s), int64(c.want-s))
+		}
+	}
+	if first := psn.First(3).Near(0xfffff0); first >= psn.First(3) || first.PSN() != 0xfffff0 {
+		t.Errorf("behind the first: %#x", uint64(first))
+	}
+}

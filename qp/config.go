@@ -13,7 +13,7 @@ import (
 // MaxMessage is the longest message in bytes (rule RQ-01).
 const MaxMessage = reth.MaxDMALen
 
-// Config says what a queue pair is from its making to its end: ibv_qp_init_attr
+// Config says what a queue pair is from New to its end: ibv_qp_init_attr
 // and what a port gives it.
 type Config struct {
 	Type   Type
@@ -22,8 +22,8 @@ type Config struct {
 	Memory Memory // what the peer may reach; nil: nothing
 
 	// MaxSendWR is how many entries the send queue has, 0 .. 2^20. An entry is
-	// free again when its completion was taken, or an unsignalled request and all
-	// before it are complete and those completions taken.
+	// free again when its completion was polled, or an unsignalled request and all
+	// before it are complete and those completions polled.
 	MaxSendWR int
 	// MaxRecvWR is how many entries the receive queue has, 0 .. 2^20; with a SRQ,
 	// how many completions are held, where 0 means as many as the SRQ has entries,

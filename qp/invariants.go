@@ -46,7 +46,7 @@ func (r *Requester) invariants() {
 	}
 	out := uint32(0)
 	for i := r.sq.done; i != r.sq.started; i++ {
-		if r.sq.at(i).wr.Op.answered() {
+		if r.sq.at(i).wr.Op.hasResponse() {
 			out++
 		}
 	}

@@ -3,14 +3,14 @@
 // QP states, memory regions, completions and counters.
 //
 // The machines are pure: no I/O, no goroutine, no lock, no clock, no randomness.
-// Time comes in as an argument and goes out as a deadline. All memory is taken
-// when a machine is made. Same calls, same results.
+// Time comes in as an argument and goes out as a deadline. All memory is allocated
+// when a machine is created. Same calls, same results.
 //
 // **After each call to a Post, Handle, Modify or Tick method, call NextPacket
-// until it reports false, take completions and events, and arm one timer for
+// until it reports false, fetch completions and events, and arm one timer for
 // Deadline.** Whoever paces packets holds back by not calling NextPacket: packets
-// are made when asked for, and nothing queues up. A loop over many QPs should take
-// a bounded number from each in turn, for the answer to one READ may be 2 GiB.
+// are built when asked for, and nothing queues up. A loop over many QPs should take
+// a bounded number from each in turn, for the response to one READ may be 2 GiB.
 //
 // Comments cite the rules that the machines follow by number (RQ-05, RS-03, ...).
 // RULES.md in this directory has them, each with its source and how sure that is;
@@ -30,7 +30,7 @@ type Event uint8
 const (
 	EventCommEst        Event = iota // the first packet arrived in RTR
 	EventSQDrained                   // SQD: what was under way is complete
-	EventLastWQEReached              // Error, with a SRQ: no more receives are taken
+	EventLastWQEReached              // Error, with a SRQ: no more receives are consumed
 	EventReqErr                      // a request was refused as invalid: the QP is in Error
 	EventAccessErr                   // a request was refused for its R_Key: the QP is in Error
 )
@@ -78,7 +78,7 @@ func (q *QP) State() State { return q.attr.State }
 // Attr returns the attributes as they were set, and the state (ibv_query_qp).
 func (q *QP) Attr() Attr { return q.attr }
 
-// Counters returns what was counted since the QP was made.
+// Counters returns what was counted since New.
 func (q *QP) Counters() Counters { return q.counters }
 
 // Outstanding returns the number of sends that are not complete.
@@ -216,7 +216,7 @@ func (q *QP) after() {
 }
 
 // NextEvent takes an event. It reports false when there is none. An event that
-// is not taken before it happens again is reported once.
+// is not fetched before it happens again is reported once.
 func (q *QP) NextEvent(e *Event) bool {
 	for i := range Event(len(eventNames)) {
 		if q.events>>i&1 != 0 {

@@ -60,7 +60,7 @@ func (r *Requester) init(cfg *Config, c *conn) {
 }
 
 // reset goes back to how init left it, in the same memory. Completions that
-// were not taken are gone.
+// were not polled are gone.
 func (r *Requester) reset() {
 	r.sq.reset()
 	*r = Requester{conn: r.conn, sq: r.sq, win: window{size: r.win.size}, retry: retry{forever: r.retry.forever},
@@ -190,7 +190,7 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		r.typ == XRCSend && wr.Op > OpFetchAdd && !wr.Op.local(),
 		r.typ == XRCRecv:
 		return 0, ErrOp
-	case wr.Op.answered() && r.maxRd() == 0 && r.mode != broken: // it would wait for ever
+	case wr.Op.hasResponse() && r.maxRd() == 0 && r.mode != broken: // it would wait for ever
 		return 0, errNoRd
 	case local > MaxMessage:
 		return 0, errMessage
@@ -203,7 +203,7 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		}
 		return 0, nil
 	}
-	if wr.Flags&Inline != 0 && (wr.Op.answered() && wr.Op != OpAtomicWrite || local > uint64(r.sq.inlineSize)) {
+	if wr.Flags&Inline != 0 && (wr.Op.hasResponse() && wr.Op != OpAtomicWrite || local > uint64(r.sq.inlineSize)) {
 		return 0, ErrInline
 	}
 	switch wr.Op {
@@ -255,7 +255,7 @@ func (r *Requester) NextCompletion(c *Completion) bool {
 	}
 	w := r.sq.at(r.sq.head)
 	*c = Completion{ID: w.wr.ID, Status: w.status, Op: w.wr.Op, QPN: r.qpn}
-	if w.wr.Op.answered() {
+	if w.wr.Op.hasResponse() {
 		c.ByteLen = w.length
 	}
 	r.sq.release(w)

@@ -9,7 +9,7 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// HandlePacket takes an answer of the peer. P_Key, QP number and service are
+// HandlePacket takes a response of the peer. P_Key, QP number and service are
 // checked first. The packet's payload is copied where the caller's memory wants
 // it; nothing of p is kept.
 func (r *Requester) HandlePacket(now time.Time, p *bth.Packet) Verdict {
@@ -137,14 +137,14 @@ func (r *Requester) handleRNR(t int64, w *wqe, code aeth.RNRTimer) Verdict {
 	return Retried
 }
 
-// acknowledge completes what an answer at count n shows to be done: everything
-// before n. A request with an answer of its own that still lacks it ends that:
-// its answer is lost, the requester goes back to it, and acknowledge returns
+// acknowledge completes what a response at PSN n shows to be done: everything
+// before n. A request with a response of its own that still lacks it ends that:
+// the response is lost, the requester goes back to it, and acknowledge returns
 // another verdict than Accepted (rules RQ-20, RQ-24).
 func (r *Requester) acknowledge(t int64, n psn.Seq) Verdict {
 	for r.sq.done != r.sq.started {
 		w := r.sq.at(r.sq.done)
-		if w.wr.Op.answered() {
+		if w.wr.Op.hasResponse() {
 			if due := w.first + psn.Seq(w.got); due < n {
 				r.progress(t, due)
 				return r.lost()
@@ -161,7 +161,7 @@ func (r *Requester) acknowledge(t int64, n psn.Seq) Verdict {
 	return Accepted
 }
 
-// lost goes back for an answer that a later one shows to be lost.
+// lost goes back for a response that a later one shows to be lost.
 func (r *Requester) lost() Verdict {
 	if r.retry.recovering {
 		return r.drop(Stale, WhyRecovering) // rule RQ-34
@@ -219,7 +219,7 @@ func (r *Requester) again() {
 }
 
 // handleResponse takes a READ response, an atomic acknowledgement, or the empty
-// READ response that answers FLUSH and ATOMIC WRITE, at count n.
+// READ response to FLUSH and ATOMIC WRITE, at PSN n.
 func (r *Requester) handleResponse(t int64, n psn.Seq, p *bth.Packet) Verdict {
 	if p.Opcode.Ext()&bth.HasAETH != 0 {
 		if p.AETH.Syndrome.Kind() != aeth.Ack {
@@ -262,8 +262,8 @@ func (r *Requester) handleResponse(t int64, n psn.Seq, p *bth.Packet) Verdict {
 	return Accepted
 }
 
-// fits reports whether p may answer the entry w at count n, where its next
-// answer is due: opcode by position, and length.
+// fits reports whether p may be the response to entry w at PSN n, where its next one
+// is due: opcode by position, and length.
 func (r *Requester) fits(w *wqe, n psn.Seq, p *bth.Packet) bool {
 	op := p.Opcode.Operation()
 	switch w.wr.Op {
@@ -283,7 +283,7 @@ func (r *Requester) fits(w *wqe, n psn.Seq, p *bth.Packet) bool {
 	if uint32(len(p.Payload)) != size {
 		return false
 	}
-	// The answer to a READ that was taken up again may begin with First or Only,
+	// The response to a READ that was resumed may begin with First or Only,
 	// or, from the Linux driver, go on with Middle or Last.
 	begins := w.got == 0 || w.again
 	goesOn := w.got != 0
@@ -304,7 +304,7 @@ func (r *Requester) fits(w *wqe, n psn.Seq, p *bth.Packet) bool {
 func (r *Requester) complete(w *wqe, s Status) {
 	w.status = s
 	r.sq.done++
-	if w.wr.Op.answered() {
+	if w.wr.Op.hasResponse() {
 		r.reads.out--
 	}
 }

@@ -18,7 +18,7 @@ func (r *Requester) sendable() *wqe {
 		if r.mode == draining || w.wr.Op.local() {
 			return nil
 		}
-		if w.wr.Op.answered() && r.reads.out >= r.maxRd() || w.wr.Flags&Fence != 0 && r.reads.out != 0 {
+		if w.wr.Op.hasResponse() && r.reads.out >= r.maxRd() || w.wr.Flags&Fence != 0 && r.reads.out != 0 {
 			return nil
 		}
 		need := uint64(1)
@@ -114,7 +114,7 @@ func (r *Requester) nextPacket(t int64, out *Outgoing) bool {
 	}
 	r.asks.since++
 	// Rule RQ-05.
-	p.AckReq = last && (r.signals(w) || w.wr.Op.answered()) || r.asks.since >= r.asks.every ||
+	p.AckReq = last && (r.signals(w) || w.wr.Op.hasResponse()) || r.asks.since >= r.asks.every ||
 		limited || r.sendable() == nil
 	if p.AckReq {
 		r.asks.since = 0
@@ -131,7 +131,7 @@ func (r *Requester) start(w *wqe) {
 	w.first = r.win.next
 	r.sq.started++
 	w.ssn = r.credit.start(w.wr.Op.takesReceive())
-	if w.wr.Op.answered() {
+	if w.wr.Op.hasResponse() {
 		r.reads.out++
 	}
 }

@@ -54,7 +54,7 @@ func (r *Responder) init(cfg *Config, c *conn) {
 }
 
 // reset goes back to how init left it, in the same memory. Receives and
-// completions that were not taken are gone.
+// completions that were not polled are gone.
 func (r *Responder) reset() {
 	r.rq.reset()
 	clear(r.res.ring)
@@ -117,7 +117,7 @@ func (r *Responder) NextCompletion(c *Completion) bool {
 	if r.rq.pop(c) {
 		return true
 	}
-	// Flushed receives need no room: they are told from the queue itself.
+	// Flushed receives need no room: they come from the queue itself.
 	if r.mode != broken || !r.rq.hasRecv && !r.rq.ring.take(&r.rq.recv) {
 		return false
 	}

@@ -151,7 +151,7 @@ func (r *Responder) sendNak(s aeth.Syndrome, n psn.Seq) {
 	r.ack.hasAck = r.ack.hasAck && n < r.epsn
 }
 
-// notReady answers with an RNR NAK (rule RS-09).
+// notReady sends an RNR NAK (rule RS-09).
 func (r *Responder) notReady() Verdict {
 	r.counters.OutOfBuffer++
 	r.ack.quiet = true

@@ -6,7 +6,7 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// replay handles the duplicate p at count n (rules RS-20 to RS-23).
+// replay handles the duplicate p at PSN n (rules RS-20 to RS-23).
 func (r *Responder) replay(n psn.Seq, p *bth.Packet) {
 	op := p.Opcode.Operation()
 	if !responded(op) {

@@ -60,7 +60,7 @@ func NewSRQ(num uint32, n int) (*SRQ, error) {
 // Num returns the queue's number.
 func (q *SRQ) Num() uint32 { return q.num }
 
-// Len returns the number of receives posted and not yet taken.
+// Len returns the number of receives posted and not yet consumed.
 func (q *SRQ) Len() int { return q.ring.len() }
 
 // LimitReached reports, once after each Arm, that fewer receives are left than

@@ -8,7 +8,7 @@ import (
 )
 
 // Trace says what became of a packet that was not simply accepted: it was dropped,
-// refused, answered from memory, or showed that something was lost. It is what
+// refused, responded to once more, or showed that something was lost. It is what
 // [Config.Trace] gets, and a [slog.LogValuer].
 type Trace struct {
 	QPN      uint32 // of the QP that the packet was handed to

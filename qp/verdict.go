@@ -6,15 +6,15 @@ type Verdict uint8
 
 // Verdicts.
 const (
-	Accepted      Verdict = iota // new and taken
-	Duplicate                    // seen before; answered again or dropped, as the rules say
+	Accepted      Verdict = iota // new and executed
+	Duplicate                    // seen before; responded to again or dropped, as the rules say
 	OutOfSequence                // ahead of what is expected
-	NotReady                     // refused for want of a receive: RNR NAK
-	Refused                      // a fault of the peer: NAK, or an error of its answer; the QP is in Error
+	NotReady                     // refused because there is no receive: RNR NAK
+	Refused                      // a fault of the peer: NAK, or an error of its response; the QP is in Error
 	Retried                      // the peer refused or lost something: it is sent again
 	Failed                       // the peer refused for good: the QP is in Error
-	Stale                        // an answer to what is complete, dropped
-	Unsent                       // an answer to what was never sent, dropped
+	Stale                        // a response to what is complete, dropped
+	Unsent                       // a response to what was never sent, dropped
 	Reserved                     // a reserved syndrome or NAK code, dropped
 	WrongSide                    // a request to a requester, a response to a responder, dropped
 	Invalid                      // opcode of another service, wrong P_Key, QP number or Q_Key, dropped
@@ -34,7 +34,7 @@ func (v Verdict) String() string { return name(verdictNames[:], int(v)) }
 type Counters struct {
 	// Requester.
 	PacketSeqErr            uint64 // packet_seq_err: NAK sequence errors received
-	ImpliedNakSeqErr        uint64 // implied_nak_seq_err: answers that showed an earlier one lost
+	ImpliedNakSeqErr        uint64 // implied_nak_seq_err: responses that showed an earlier one lost
 	LocalAckTimeoutErr      uint64 // local_ack_timeout_err: acknowledgement timers fired
 	RNRNakReceived          uint64 // RNR NAKs received
 	RNRNakRetryErr          uint64 // rnr_nak_retry_err: RNR retries exceeded
@@ -42,9 +42,9 @@ type Counters struct {
 	ReqRemoteInvalidRequest uint64 // req_remote_invalid_request
 	ReqRemoteAccessErrors   uint64 // req_remote_access_errors
 	ReqRemoteOpErr          uint64 // NAK remote operational errors received
-	BadRespErr              uint64 // answers of wrong opcode or length
-	UnexpectedAck           uint64 // answers to PSNs never sent
-	ReservedSyndrome        uint64 // answers with a reserved syndrome or NAK code
+	BadRespErr              uint64 // responses of wrong opcode or length
+	UnexpectedAck           uint64 // responses to PSNs never sent
+	ReservedSyndrome        uint64 // responses with a reserved syndrome or NAK code
 	Retransmitted           uint64 // request packets sent again
 
 	// Responder.
@@ -57,13 +57,13 @@ type Counters struct {
 	RxWriteRequests        uint64 // rx_write_requests
 	RxReadRequests         uint64 // rx_read_requests
 	RxAtomicRequests       uint64 // rx_atomic_requests
-	UCMessagesDropped      uint64 // UC messages dropped, for a gap, a fault or want of a receive
+	UCMessagesDropped      uint64 // UC messages dropped, for a gap, a fault or because there was no receive
 	QKeyViolations         uint64 // UD: wrong Q_Key
 
 	// Both.
 	WrongSide uint64 // requests to a requester, responses to a responder
 	Invalid   uint64 // opcode of another service, wrong P_Key or QP number
 	Inactive  uint64 // packets in a state that takes none
-	TxPackets uint64 // packets made
+	TxPackets uint64 // packets built
 	RxPackets uint64 // packets handed in
 }

@@ -54,10 +54,10 @@ var opNames = [...]string{"SEND", "SEND_WITH_IMM", "SEND_WITH_INV", "RDMA_WRITE"
 // String returns the name of o in the manner of ibv_wr_opcode and ibv_wc_opcode.
 func (o Op) String() string { return name(opNames[:], int(o)) }
 
-// answered reports whether o has an answer of its own, which an acknowledgement
-// does not stand for: READ, ATOMIC, and ATOMIC WRITE and FLUSH, whose answer is
+// hasResponse reports whether o has a response of its own, which an acknowledgement
+// does not stand for: READ, ATOMIC, and ATOMIC WRITE and FLUSH, whose response is
 // an empty READ response. These are what max_rd_atomic limits.
-func (o Op) answered() bool { return o >= OpRead && o <= OpFlush }
+func (o Op) hasResponse() bool { return o >= OpRead && o <= OpFlush }
 
 // local reports whether o is executed here, without a packet.
 func (o Op) local() bool { return o == OpBindMW || o == OpLocalInv }
@@ -82,7 +82,7 @@ type SendWR struct {
 	Op    Op
 	Flags Flags
 
-	// Local is the data to send, read when each packet is made; or where the
+	// Local is the data to send, read when each packet is built; or where the
 	// result of a READ or ATOMIC goes (8 bytes, little-endian, for an ATOMIC).
 	// It must stay unchanged, or untouched, until the request completes.
 	// Where Gather is not nil, it stands for Local: its slices one after the

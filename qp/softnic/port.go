@@ -88,6 +88,12 @@ type Config struct {
 	// MaxNeighbors bounds the table of hardware addresses. 0 means 1024. Hosts that
 	// asked for this one's address are in it as well, but make room.
 	MaxNeighbors int
+
+	// Trace, where not nil, is called for each frame to this port that is dropped before
+	// a QP sees it; TraceQP for each packet that a QP does not simply accept: it is the
+	// Trace of QPs whose own is nil. They must not call the port.
+	Trace   func(Trace)
+	TraceQP func(qp.Trace)
 	// FreezeNeighbors keeps the first hardware address of each peer, whatever it says
 	// later.
 	FreezeNeighbors bool

@@ -80,6 +80,9 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 		}
 		c.XRCSRQs = xrcDomain{p, cfg.XRCD}
 	}
+	if c.Trace == nil {
+		c.Trace = p.cfg.TraceQP
+	}
 	m, err := qp.New(c)
 	if err != nil {
 		return nil, err

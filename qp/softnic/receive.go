@@ -36,6 +36,14 @@ func (r Result) String() string {
 
 // HandleFrame takes an Ethernet frame, without FCS. Nothing of it is kept.
 func (p *Port) HandleFrame(now time.Time, b []byte) Result {
+	r := p.handleFrame(now, b)
+	if p.cfg.Trace != nil {
+		p.trace(r, &p.rx)
+	}
+	return r
+}
+
+func (p *Port) handleFrame(now time.Time, b []byte) Result {
 	p.at(now)
 	p.counters.RxFrames++
 	f := &p.rx
@@ -66,7 +74,7 @@ func (p *Port) HandleFrame(now time.Time, b []byte) Result {
 		p.counters.RxICRCEncapsulated++
 		return BadICRC
 	}
-	return p.HandleDecoded(now, f)
+	return p.handleDecoded(now, f)
 }
 
 // CountReceived counts a frame that was decoded outside the port, before
@@ -91,6 +99,14 @@ func (p *Port) CountDropped(r Result) {
 // network that carries no bytes or a socket that hides them. Nothing of f is
 // kept. It does not count RxFrames.
 func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
+	r := p.handleDecoded(now, f)
+	if p.cfg.Trace != nil {
+		p.trace(r, f)
+	}
+	return r
+}
+
+func (p *Port) handleDecoded(now time.Time, f *frame.Frame) Result {
 	p.at(now)
 	if f.Dst.IsMulticast() && p.ownAddr(f.Src.Unmap()) {
 		p.counters.RxWrongAddress++ // handed back by the network: members here had it
