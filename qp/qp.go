@@ -338,8 +338,11 @@ func (q *QP) Tick(now time.Time) {
 // now. While both requests and what the peer is owed wait, they take turns: see
 // [Config.ResponseWeight].
 func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
-	if !q.resp.owes() {
+	switch {
+	case !q.resp.owes():
 		return q.nextRequest(now, out)
+	case q.req.sq.cur == q.req.sq.tail:
+		return q.nextResponse(out)
 	}
 	return q.NextPacketOf(now, PendingPacket, out)
 }
@@ -363,11 +366,16 @@ func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {
 	case !owes:
 		return false
 	}
+	q.turns.took(false, asks)
+	return q.nextResponse(out)
+}
+
+// nextResponse builds a packet of the responder, which has one.
+func (q *QP) nextResponse(out *Outgoing) bool {
 	q.resp.NextPacket(out)
 	if q.resp.mode == broken {
 		q.after()
 	}
-	q.turns.took(false, asks)
 	q.invariants()
 	return true
 }
