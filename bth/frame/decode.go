@@ -107,7 +107,7 @@ func (d *Finder) locate(link Link, b []byte, wireLen int) (s span, err error) {
 	err = d.locateLink(b, &s)
 	for d.Tunnels && err == ErrNotRoCE && int(s.layers.n) < MaxTunnels {
 		in, ok := d.enter(b, &s)
-		if !ok || in.off > 0xffff {
+		if !ok || in.off > min(s.limit, s.end, 0xffff) { // a packet that ends before what it carries
 			break
 		}
 		s.layers.all[s.layers.n] = layer{in.kind, s.net, s.vlans, s.link == LinuxSLL2 && s.start == 0, uint16(s.netOff), uint16(s.after)}

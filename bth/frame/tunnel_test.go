@@ -415,3 +415,37 @@ func TestTunnelText(t *testing.T) {
 		}
 	}
 }
+
+// TestTunnelEndsEarly: a length of 0 in the outer header, before an extension
+// header and the packet behind it.
+func TestTunnelEndsEarly(t *testing.T) {
+	for _, x := range loadTunnels(t) {
+		if x.name != "ip4-in-ip6-options" {
+			continue
+		}
+		b := bytes.Clone(x.b)
+		b[18], b[19] = 0, 0 // payload length
+		for n := range len(b) + 1 {
+			checkBytes(t, frame.Ethernet, b[:n], n, captured)
+		}
+		return
+	}
+	t.Fatal("no such tunnel")
+}
+
+// TestOuterForgotten: a frame decoded into one that held a tunnelled packet has no
+// tunnel, by the short cuts too.
+func TestOuterForgotten(t *testing.T) {
+	for _, net := range []frame.Net{frame.IPv4, frame.IPv6} {
+		plain := sample(net).AppendTo(nil)
+		for _, x := range loadTunnels(t) {
+			var f, want frame.Frame
+			if captured.Decode(frame.Ethernet, x.b, len(x.b), &f) != nil || f.Outer.Len() == 0 {
+				continue
+			}
+			require.NoError(t, f.Decode(frame.Ethernet, plain))
+			require.NoError(t, want.Decode(frame.Ethernet, plain))
+			require.Equal(t, want, f, x.name)
+		}
+	}
+}

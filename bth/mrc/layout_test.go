@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/mrc"
 	"github.com/roce-go/roce/psn"
 )
@@ -181,6 +182,41 @@ func TestLayout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWidths: each field may have every value of its width, and the next one is
+// refused.
+func TestWidths(t *testing.T) {
+	all := layouts(t)
+	checked := 0
+	for _, h := range headers() {
+		for _, p := range all[h.name].places {
+			set := func(v uint64) bool { // false where the Go type has no such value
+				switch f := h.fields[p.name].(type) {
+				case *uint8:
+					*f = uint8(v)
+				case *uint16:
+					*f = uint16(v)
+				case *uint32:
+					*f = uint32(v)
+				case *psn.PSN:
+					*f = psn.PSN(v)
+				default:
+					return false
+				}
+				return bitsOf(t, h.fields[p.name]) == v
+			}
+			if set(1<<p.width - 1) {
+				require.NoError(t, h.codec.Validate(), "%s %s", h.name, p.name)
+			}
+			if set(1 << p.width) {
+				checked++
+				require.ErrorIs(t, h.codec.Validate(), bth.ErrRange, "%s %s", h.name, p.name)
+			}
+			set(0)
+		}
+	}
+	require.Equal(t, 34, checked)
 }
 
 // TestReservedMiddleOfEETH has the bytes that the table of fields leaves out.

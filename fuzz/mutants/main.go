@@ -199,7 +199,7 @@ func (o *options) test(ctx context.Context, root string, jobs []job, stderr io.W
 				return err
 			}
 			if o.timeout == 0 { // a mutant is slow when others are at work
-				limits[pkg] = 20*time.Second + 10*took
+				limits[pkg] = 20*time.Second + 5*took
 			}
 		}
 		j.timeout = limits[pkg]
@@ -256,7 +256,7 @@ func (o *options) compile(ctx context.Context, root, tmp string, open []*job, st
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(of)) {
 		jobs := of[pkg]
-		if len(jobs) < 20 {
+		if len(jobs) < 8 { // not worth another build
 			continue
 		}
 		p, err := build.ImportDir(filepath.Join(root, pkg), 0)

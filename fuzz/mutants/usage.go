@@ -25,8 +25,8 @@ count. A test that does not end has noticed.
   -min PERCENT  share of the changes to be noticed or listed (default 100)
   -match TEXT   only changes whose line has TEXT in it
   -parallel N   tests at a time (default: the number of processors)
-  -timeout D    a test that takes longer does not end (default: ten times what
-                it takes without a change, and 20s)
+  -timeout D    a test that takes longer does not end (default: five times what
+                it takes with its build, and 20s)
   -single       build each change by itself; without it one build holds those
                 that can be chosen when the tests run: several times as fast
   -list         print the changes, and run nothing
