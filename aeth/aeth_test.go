@@ -160,3 +160,12 @@ func TestSyndromeKinds(t *testing.T) {
 	require.Equal(t, []string{"ack", "rnr", "reserved", "nak"}, []string{
 		aeth.Ack.String(), aeth.RNR.String(), aeth.Reserved.String(), aeth.Nak.String()})
 }
+
+// TestEdges has the values beside what is allowed.
+func TestEdges(t *testing.T) {
+	require.NoError(t, (&aeth.Header{MSN: 0xffffff}).Validate())
+	require.ErrorIs(t, (&aeth.Header{MSN: 0x1000000}).Validate(), aeth.ErrRange)
+	n, ok := aeth.NoCredits.Count()
+	require.Zero(t, n)
+	require.False(t, ok)
+}

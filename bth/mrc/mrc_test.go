@@ -253,6 +253,7 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "port_status_update", mrc.PortStatusUpdate.String())
 	require.Equal(t, "ev_probe", mrc.EVProbe.String())
 	require.Equal(t, "2", mrc.Op(2).String())
+	require.Equal(t, []mrc.PathVerdict{0, 1, 2}, []mrc.PathVerdict{mrc.PathGood, mrc.PathSkip, mrc.PathBad}, "table 7-15")
 	require.True(t, mrc.Op(1).Known())
 	require.False(t, mrc.Op(2).Known())
 }
