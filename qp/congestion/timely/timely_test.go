@@ -105,6 +105,19 @@ func TestSegment(t *testing.T) {
 	require.EqualValues(t, 1e9+3*10e6, f.Rate(), "the first only begins")
 }
 
+// A gradient of just 0 lets the rate rise.
+func TestConstantRTT(t *testing.T) {
+	p := timely.Defaults()
+	p.Alpha, p.Segment, p.InitRate = 1, 0, 1e9
+	port, err := timely.Controller(p).NewPort(10e9)
+	require.NoError(t, err)
+	f := port.Flow()
+	for i := range uint64(4) {
+		f.Acked(1, &congestion.Ack{Una: i + 1, Next: i + 1, RTT: 100_000, Bytes: 1000})
+	}
+	require.EqualValues(t, 1e9+3*10e6, f.Rate())
+}
+
 func TestParams(t *testing.T) {
 	for want, change := range map[string]func(*timely.Params){
 		"timely: bad parameter: Alpha is 2, want 0 to 1":                         func(p *timely.Params) { p.Alpha = 2 },
