@@ -60,6 +60,11 @@ func moment(s string, at *time.Time, in *time.Duration) error {
 	return nil
 }
 
+// timed reports whether times choose packets.
+func (f *filter) timed() bool {
+	return f.fromIn >= 0 || f.toIn >= 0 || !f.from.IsZero() || !f.to.IsZero()
+}
+
 // inTime reports whether a frame of time t is looked at, the first being of
 // begin.
 func (f *filter) inTime(t, begin time.Time) bool {

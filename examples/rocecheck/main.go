@@ -336,6 +336,7 @@ func (c *checker) file(name string, stdin io.Reader) int {
 	code := exitGood
 	var bad input.Links
 	timeless, number := 0, 0
+	live := c.follow || c.metrics != "" // others look at what is counted meanwhile
 	for {
 		if (name == "-" || c.follow) && f.Buffered() == 0 { // a live source may keep us waiting
 			c.mu.Lock()
@@ -356,7 +357,7 @@ func (c *checker) file(name string, stdin io.Reader) int {
 		if c.begin.IsZero() {
 			c.begin = r.Time
 		}
-		if !c.looksAt(r) {
+		if c.filter.timed() && !c.looksAt(r) {
 			continue
 		}
 		switch r.Link {
@@ -373,7 +374,9 @@ func (c *checker) file(name string, stdin io.Reader) int {
 		if r.Time.After(c.last) {
 			c.last = r.Time
 		}
-		c.mu.Lock()
+		if live {
+			c.mu.Lock()
+		}
 		if c.mrc == nil || !c.handleMRC() {
 			c.w.SetSource(r.Iface)
 			c.w.HandleFrame(r.Time, r.Link, r.Data, r.WireLen)
@@ -385,7 +388,9 @@ func (c *checker) file(name string, stdin io.Reader) int {
 		if c.tracks != nil {
 			c.tracks.add(c.w, r.Time)
 		}
-		c.mu.Unlock()
+		if live {
+			c.mu.Unlock()
+		}
 		if c.progress != nil && file != nil && number%1024 == 0 {
 			read, size := file.Progress()
 			c.progress.Update(name, read, size, number, "frames")
