@@ -150,7 +150,7 @@ func (w *Watcher) isRepeat(x *exchange, u uint64, cause Cause, going bool) bool 
 	case CauseNAK:
 		return u != x.nak.open.psn && !going
 	}
-	return w.repeat < 2000
+	return x.heardAt <= x.last.at // no response has come since
 }
 
 // firstSight enters a request that was not seen when it was sent first.
@@ -363,7 +363,7 @@ func (w *Watcher) whereNAK(s *stream, x *exchange, u uint64) {
 	e := x.log.at(n.psn)
 	switch {
 	case u > n.psn && e != nil && !answered(e.op):
-		if k.beyond++; k.beyond >= often && 3*k.beyond > k.heeded && k.beyond > x.signs.late+x.signs.copies {
+		if k.beyond++; k.beyond >= often && 3*k.beyond > k.heeded && k.beyond > x.signs.late+int(s.Duplicates) {
 			w.report(s, GoBackBeyond, uint64(psn.Wrap(n.psn)), u-n.psn, n.frame)
 		}
 	case u == n.psn && k.run.valid && k.run.psn == u && k.run.t > n.t && !s.place.gap.firm():
@@ -385,6 +385,17 @@ func (k *naks) copy(u uint64, now int64) {
 	k.runLen++
 }
 
+// impliedBefore reports whether a READ or atomic before PSN u may lack its response
+// at the requester still.
+func (x *exchange) impliedBefore(w *Watcher, u uint64) bool {
+	for i := range x.reads {
+		if d := &x.reads[i]; d.end <= u && u-d.end < 64 && w.quick(d.lastT) {
+			return true
+		}
+	}
+	return false
+}
+
 // oneWay reports whether nothing was seen of the other direction.
 func (w *Watcher) oneWay(s *stream) bool {
 	return s.peer < 0 || w.streams[s.peer].rsp.frames == 0
@@ -398,6 +409,10 @@ func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 		return
 	}
 	switch {
+	case x.impliedBefore(w, x.rnr.psn):
+		// To a requester that has not got the response to a READ or atomic before,
+		// the NAK says that this was lost, and it goes back at once (RQ-24).
+		w.hint(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
 	case since >= int64(w.cfg.MinTimeout):
 		// A requester that never got the NAK sends again by its timer.
 		w.doubt(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
