@@ -101,8 +101,8 @@ func TestManyFlows(t *testing.T) {
 // A live flow takes 8 KiB at most: 4,000 connections, each with messages of
 // all kinds, both directions and latencies of a wide range.
 func TestMemoryOfFlows(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector takes memory")
+	if raceEnabled || testing.Short() {
+		t.Skip("long, and the race detector takes memory")
 	}
 	base := load(t, "rc-mixed")[8:]
 	flows := 8000

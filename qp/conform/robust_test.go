@@ -59,6 +59,10 @@ func noNewBreach(t *testing.T, whole, spoilt []conform.Finding, what string) {
 
 // TestSpoilt: what a capture lacks makes no breach.
 func TestSpoilt(t *testing.T) {
+	seeds := 30
+	if testing.Short() || raceEnabled {
+		seeds = 4
+	}
 	for _, name := range names(t) {
 		recs := load(t, name)
 		_, whole := watch(t, conform.Config{}, recs)
@@ -93,7 +97,7 @@ func TestSpoilt(t *testing.T) {
 				if strings.HasPrefix(name, "probe") && percent > 1 {
 					break // too little is left to tell what is wrong on purpose
 				}
-				for seed := range uint64(30) {
+				for seed := range uint64(seeds) {
 					rng := rand.New(rand.NewPCG(seed, 7))
 					some := slices.DeleteFunc(slices.Clone(recs), func(rec) bool { return rng.IntN(100) < percent })
 					_, all := watch(t, conform.Config{}, some)
