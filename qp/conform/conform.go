@@ -3,16 +3,34 @@
 // of the transport or of the wire format, and what happened: retransmissions,
 // NAKs, time-outs, duplicates. It counts what operators look at besides.
 //
-// It knows nothing of the two ends but what the frames say, and so it learns:
-// which two directions belong together (by addresses and PSNs, or from
-// connection management), first PSNs, path MTU, message counts. A capture may
-// begin in the middle, have one direction only, be cut short by a snapshot
-// length, or miss frames. A breach is reported when no loss by the capture
-// explains what was seen; otherwise there is a note or nothing. (Only what takes
-// two losses that fit each other, of a response and of the request that asked for
-// it again, in a connection where nothing else was amiss, is not thought of.)
-// [Config].Complete says that the capture lost nothing and has all connections
-// from their first packet, so that more can be judged.
+// A tap sees neither end. What it sees may be lost behind it, and what it does not
+// see may have been sent all the same. So nothing is taken for a point that is only
+// known between bounds: what the responder has received, what the requester has, the
+// MSN after a PSN. A packet is judged in three values:
+//
+//   - a rule is broken where no loss, copy or reordering, by the network or by the
+//     capture, explains what was seen (a [Breach]);
+//   - it is not broken where something does;
+//   - it is not judged where what would tell was not captured: see
+//     [Watcher.NotJudged].
+//
+// Some things only a frame that the capture lost explains, or one of these each
+// time. A lost frame leaves signs of its own, except for an acknowledgement that a
+// later one stands for: PSNs that were acknowledged and never seen, retransmissions
+// that nothing causes. Where a connection shows none, nothing was lost; where
+// something happens several times as often as there are signs, it is not due to
+// loss. What the network may have done unseen (reorder, copy) is held against a
+// device only where it happens again and again.
+//
+// Copies of a packet, by mirror ports, taps at two places or the network, are
+// folded into one. Tunnels and tags are looked into, and tell networks with the same
+// addresses apart. The watcher learns which two directions belong together (from
+// connection management, UDP source ports, or PSNs), first PSNs, path MTU and message
+// counts. A capture may begin in the middle, have one direction only, be cut short by
+// a snapshot length, or miss frames. [Config].Complete says that the capture lost
+// nothing and has all connections from their first packet, so that more can be judged.
+//
+// A finding of a breach names in Src who broke the rule.
 //
 // The watcher shares no code with the state machines of package qp, on purpose:
 // it is an independent reading of the same rules, so that each can be held
