@@ -171,3 +171,24 @@ func TestWidth(t *testing.T) {
 		}
 	}
 }
+
+// What could not be judged is told at once.
+func TestPartly(t *testing.T) {
+	recs, err := capture.ReadFile(captures + "rc-mixed.pcap")
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "half.pcap")
+	f, err := os.Create(file)
+	require.NoError(t, err)
+	w, err := capture.NewWriter(f, recs[0].Link)
+	require.NoError(t, err)
+	for _, r := range recs {
+		if r.Data[11] == 2 { // one of the two hosts
+			require.NoError(t, w.Write(r.Time, r.Data))
+		}
+	}
+	require.NoError(t, f.Close())
+	code, out, _ := call(t, file)
+	require.Equal(t, exitGood, code)
+	require.True(t, strings.HasPrefix(out, "No rule is broken, as far as could be judged: see below."), out)
+	require.Contains(t, out, "\nNot judged\n  - RQ-23, RQ-28, RS-03, RS-13, RS-14, RS-15: the other direction was")
+}

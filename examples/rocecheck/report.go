@@ -213,10 +213,14 @@ func (c *checker) verdict() string {
 	}
 	if c.breaches == 0 {
 		total := c.w.Total()
-		if total.Retransmitted == 0 {
-			return "No rule is broken."
+		head := "No rule is broken."
+		if c.partly() {
+			head = "No rule is broken, as far as could be judged: see below."
 		}
-		return fmt.Sprintf("No rule is broken. %s of %s sent again.",
+		if total.Retransmitted == 0 {
+			return head
+		}
+		return fmt.Sprintf(head+" %s of %s sent again.",
 			digits(100*total.RetransmissionShare())+" %", count(total.DataFrames, "data frame was", "data frames were"))
 	}
 	rules := map[conform.Rule]bool{}

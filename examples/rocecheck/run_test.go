@@ -77,7 +77,7 @@ func TestExitCodes(t *testing.T) {
 			require.Contains(t, out, "\nBroken rules\n", name)
 		} else {
 			require.Equal(t, exitGood, code, name)
-			require.True(t, strings.HasPrefix(out, "No rule is broken."), name)
+			require.True(t, strings.HasPrefix(out, "No rule is broken"), name)
 		}
 	}
 }

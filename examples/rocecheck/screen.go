@@ -182,6 +182,16 @@ func (c *checker) unjudged() []string {
 	return out
 }
 
+// partly reports whether much could not be judged, for a reason other than lost
+// frames.
+func (c *checker) partly() (yes bool) {
+	c.w.NotJudged(func(_ conform.Rule, why conform.Reason, _ uint64) bool {
+		yes = why != conform.ReasonLoss
+		return !yes
+	})
+	return yes
+}
+
 func (c *checker) writeUnjudged() {
 	list := c.unjudged()
 	if len(list) == 0 {
