@@ -303,7 +303,7 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 	if cause == CauseTimer && x.nak.open.valid {
 		// The NAK was not heeded: it may have been lost behind the tap, but not all
 		// of many.
-		if x.nak.ignored++; x.nak.ignored >= 4 && x.nak.ignored > 8*x.nak.heeded {
+		if x.nak.ignored++; x.nak.ignored >= 5 && x.nak.ignored > 8*x.nak.heeded {
 			w.report(s, NakIgnored, uint64(x.nak.ignored), 0, x.nak.last.frame)
 		}
 	}
