@@ -15,9 +15,12 @@
 //
 // # Time and events
 //
-// Nothing here reads a clock or starts a goroutine. Time is int64 nanoseconds
-// from the network's start, shown as time.Time at the API. Events of one instant
-// happen in the order in which they were caused.
+// Nothing here reads a clock. Time is int64 nanoseconds from the network's start, shown
+// as time.Time at the API; links also keep fractions of 2^-32 ns. Events of one instant
+// happen in an order that the events alone decide (first what the caller's functions do,
+// then arrivals by the number of the direction, and so on), not what caused them first. So
+// a network may run on several threads (Config.Threads), cut between switches, and gives
+// the same trace.
 //
 // The cost of a packet does not depend on how many queue pairs are idle: a
 // host has one timer, for its port's next deadline, which the port finds in a
@@ -36,11 +39,16 @@
 // A host makes its next packet when its link is free to send it, so that rates,
 // pauses and back pressure act on what is not yet made. Switches store and forward.
 //
+// # What a network may be
+//
+// Switches share their buffer by a policy (static, Dynamic, or of the caller's), mark by
+// queue, choose among equal ways by a router (ECMP, Spray, Flowlets, or a function), trim,
+// and watch over pauses. Hosts may have several links, be slow to receive, and send PFC. Links
+// lose, duplicate, corrupt, reorder, delay, and go down. Direction.Intercept decides the
+// fate of packets by what is in them. Package lab has topologies, workloads and statistics.
+//
 // # Speed
 //
-// Nothing is allocated once pools and queues have grown. The incast of 32 hosts of
-// 100 Gb/s to one, packets of 4 KiB, whole RC machines and DCQCN at both ends, takes
-// some 0.7 microseconds of processor time for each packet delivered (Shared; 2.2
-// links, 4.5 events), with 1,000 idle queue pairs or with 100,000: see
-// BenchmarkIncast and BenchmarkIdle.
+// Nothing is allocated once pools and queues have grown. README.md has figures, and the
+// commands that measure them.
 package simnet
