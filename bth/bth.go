@@ -13,6 +13,7 @@
 package bth
 
 import (
+	_ "embed"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -157,3 +158,10 @@ func (h *Header) UnmarshalBinary(b []byte) error {
 func PKeyMatch(a, b uint16) bool {
 	return (a^b)&0x7fff == 0 && a&0x7fff != 0 && (a|b)&0x8000 != 0
 }
+
+//go:embed RULES.md
+var rules string
+
+// Rules returns RULES.md, the rules of the wire by number: what comments cite as
+// WI-9. Package qp/rules looks entries up.
+func Rules() string { return rules }

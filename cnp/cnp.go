@@ -1,6 +1,7 @@
 package cnp
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -96,3 +97,10 @@ func (h *Header) UnmarshalBinary(b []byte) error {
 	}
 	return h.Decode(b)
 }
+
+//go:embed RULES.md
+var rules string
+
+// Rules returns RULES.md, the rules of congestion notification and DCQCN by
+// number: what comments cite as RP-2. Package qp/rules looks entries up.
+func Rules() string { return rules }

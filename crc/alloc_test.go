@@ -2,13 +2,18 @@ package crc_test
 
 import (
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
 
 	"github.com/roce-go/roce/crc"
 )
 
 // raceEnabled is set under the race detector, which allocates.
-var raceEnabled bool
+var raceEnabled = func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
 
 // Nothing allocates when there is room, and nothing that is passed in escapes: the
 // packet below lives on the stack.

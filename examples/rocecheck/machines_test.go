@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -15,7 +16,10 @@ import (
 )
 
 // raceEnabled is set under the race detector, which allocates.
-var raceEnabled bool
+var raceEnabled = func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
 
 // simulate has the machines of package qp exchange all operations over a link
 // with faults, and returns the captures of both ends.

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +29,10 @@ import (
 )
 
 // raceEnabled is set under the race detector, which allocates.
-var raceEnabled bool
+var raceEnabled = func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
 
 func TestUsage(t *testing.T) {
 	code, out, errs := exec(nil, "-h")

@@ -2,6 +2,8 @@ package conform_test
 
 import (
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +14,10 @@ import (
 )
 
 // raceEnabled is set under the race detector, which allocates.
-var raceEnabled bool
+var raceEnabled = func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
 
 // Frames of flows that were seen before allocate nothing, whatever they hold:
 // counted over every capture, findings and malformed packets included.

@@ -5,6 +5,8 @@ import (
 	"math"
 	"net/netip"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,7 +20,10 @@ import (
 )
 
 // raceEnabled is set under the race detector, which allocates.
-var raceEnabled bool
+var raceEnabled = func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
 
 const fuzzLine = 100e9
 

@@ -2,6 +2,8 @@ package simnet_test
 
 import (
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,7 +13,10 @@ import (
 )
 
 // raceEnabled is set under the race detector, which allocates.
-var raceEnabled bool
+var raceEnabled = func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
 
 // Once pools and queues have grown to what a network needs, it runs without an
 // allocation: counted over a whole run, since AllocsPerRun rounds down.

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,8 +17,11 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// raceEnabled is set in builds with -race, where allocations are not ours alone.
-var raceEnabled bool
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled = func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
 
 // mallocs counts the allocations of f. testing.AllocsPerRun rounds down.
 func mallocs(f func()) uint64 {

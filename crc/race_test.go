@@ -1,5 +1,0 @@
-//go:build race
-
-package crc_test
-
-func init() { raceEnabled = true }

@@ -1,5 +1,0 @@
-//go:build race
-
-package mutator_test
-
-func init() { raceEnabled = true }

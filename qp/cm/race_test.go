@@ -1,5 +1,0 @@
-//go:build race
-
-package cm_test
-
-func init() { raceEnabled = true }

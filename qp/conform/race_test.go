@@ -1,5 +1,0 @@
-//go:build race
-
-package conform_test
-
-func init() { raceEnabled = true }

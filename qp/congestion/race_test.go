@@ -1,5 +1,0 @@
-//go:build race
-
-package congestion_test
-
-func init() { raceEnabled = true }

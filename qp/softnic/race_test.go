@@ -1,5 +1,0 @@
-//go:build race
-
-package softnic_test
-
-func init() { raceEnabled = true }
