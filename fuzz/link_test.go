@@ -253,7 +253,7 @@ func runLink(t testing.TB, seed uint64, warm bool, work, schedule []byte) *link 
 }
 
 // once checks that each FETCH_ADD was done once, and no CMP_SWAP of the wrong
-// value: one that failed for want of retries was done once or not at all.
+// value: one that failed because retries were exhausted was done once or not at all.
 func (l *link) once() {
 	const untouched = 0xa5a5a5a5a5a5a5a5
 	for i, n := range l.nodes {

@@ -5,7 +5,7 @@ import (
 )
 
 // conn is what the two halves of a queue pair share, in one place. A half that is
-// used alone has one of its own.
+// used by itself has one of its own.
 //
 // Invariant: attr holds the attributes as they were last set, and nothing else holds
 // a copy of them.

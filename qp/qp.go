@@ -347,7 +347,7 @@ func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
 	return q.NextPacketOf(now, PendingPacket, out)
 }
 
-// NextPacketOf is NextPacket for the kinds of packets in of alone. A pacer that
+// NextPacketOf is NextPacket for the kinds of packets in of only. A pacer that
 // holds back data lets acknowledgements through with PendingAck: one is built only
 // where no response that it must follow is due (rule RS-14).
 func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {

@@ -159,7 +159,7 @@ type Frame struct {
 	// ignored by AppendTo.
 	Outer Outer
 
-	// Packet is the packet. Of one of MRC it has the BTH alone, for readers: AppendTo
+	// Packet is the packet. Of one of MRC it has only the BTH, for readers: AppendTo
 	// takes MRC.
 	Packet bth.Packet
 

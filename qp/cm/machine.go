@@ -100,7 +100,7 @@ type MachineCounters struct {
 	Rx, Tx       uint64 // datagrams handed in, and built
 	Retries      uint64 // messages sent again because no response came
 	Duplicates   uint64 // messages that had come before
-	NotCM        uint64 // of another management class: left alone
+	NotCM        uint64 // of another management class: not handled
 	Malformed    uint64 // not to be decoded, or of another version or method
 	Unknown      uint64 // about a call that is not there, or in a state that does not take it
 	NoListener   uint64 // REQs and SIDR_REQs for a service that nobody listens to

@@ -46,7 +46,7 @@ func (m MTU) String() string {
 
 // Timeout returns the time that the 5-bit code of a timeout field stands for:
 // 4.096 µs times 2 to the code. Higher bits of code are ignored. In
-// LocalACKTimeout alone, code 0 means that there is no timeout.
+// LocalACKTimeout only, code 0 means that there is no timeout.
 func Timeout(code uint8) time.Duration { return 4096 << (code & 0x1f) }
 
 // TransportServiceType is the service of the connection to be made.

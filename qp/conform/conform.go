@@ -93,7 +93,7 @@ type Config struct {
 	// LinkRate in bits per second turns pause quanta into time; 0 means unknown.
 	LinkRate uint64
 	// Closed, where set, is called with each flow that is closed to make room,
-	// and by Finish with all others. The flow is valid during the call alone.
+	// and by Finish with all others. The flow is valid only during the call.
 	Closed func(*Flow)
 }
 

@@ -60,7 +60,7 @@ const (
 	RuleIPv4     // DF, no options, header checksum
 	RuleUDPSum   // the UDP checksum is 0 or right
 	RuleDestQP   // QP 0 is not RoCE's; QP 1 is a datagram QP
-	RuleAckReq   // AckReq is the requester's alone
+	RuleAckReq   // only requests have AckReq
 	RuleFECN     // FECN and BECN are not set in data
 	RuleSyndrome // RQ-30: the syndrome is one that is defined
 	RuleSPort    // the UDP source port of an ordered flow is fixed
@@ -147,7 +147,7 @@ func (r Rule) String() string {
 	return strconv.Itoa(int(r))
 }
 
-// Finding is one thing that was seen. It holds numbers alone, so that making one
+// Finding is one thing that was seen. It holds only numbers, so that making one
 // allocates nothing; String makes the sentence.
 type Finding struct {
 	Check    Check

@@ -139,7 +139,7 @@ type Counters struct {
 	RxNoQP                 uint64
 	NpEcnMarkedRocePackets uint64 // np_ecn_marked_roce_packets
 	NpCnpSent              uint64 // np_cnp_sent
-	NpCnpDropped           uint64 // for want of room among those to be sent
+	NpCnpDropped           uint64 // because there was no room among those to be sent
 	RpCnpHandled           uint64 // rp_cnp_handled
 	RpCnpIgnored           uint64 // rp_cnp_ignored: of another partition, or for a QP that does not receive
 	TxFrames               uint64

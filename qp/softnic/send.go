@@ -112,7 +112,7 @@ func (p *Port) Idle() bool {
 
 // nextOf makes the next packet of q.
 func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
-	// First of all: what is made must not be lost for want of an address.
+	// First of all: a packet that was built must not be lost because its address is not known.
 	if q.m.Type() == qp.UD || q.mac == (frame.MAC{}) {
 		if q.m.Pending(qp.PendingPacket) == 0 {
 			q.paced = 0

@@ -135,7 +135,7 @@ func (f *flow) Reset() {
 	*f = flow{port: f.port, rate: f.port.line, rc: f.port.line, u: 1}
 }
 
-// stale is when the time in a record may have come round: 2^24 ns.
+// stale is when the time in a record may have wrapped: 2^24 ns.
 const stale = 16_000_000
 
 func (f *flow) Acked(now int64, a *congestion.Ack) {
