@@ -169,6 +169,22 @@ func TestMachineDREQ(t *testing.T) {
 	})
 }
 
+// Rule CM-8: a REJ of an established connection, as of a passive side that gave up
+// waiting for the RTU, leads to timewait.
+func TestMachineRejectEstablished(t *testing.T) {
+	w, id := connected(t)
+	m := cm.Message{Header: cm.NewHeader(cm.AttrREJ, 1)}
+	m.REJ = cm.REJ{LocalCommID: w.b.ids[0], RemoteCommID: id, MessageRejected: cm.RejectedOther, Reason: cm.ReasonTimeout}
+	w.a.m.HandleMAD(w.now, cm.Address{Local: addrA, Remote: addrB}, m.AppendTo(nil))
+	w.a.poll()
+	e := w.a.event(cm.EventRejected)
+	require.False(t, e.Last)
+	require.Equal(t, cm.Timewait, w.a.m.State(id))
+	w.run(time.Second)
+	require.Equal(t, []string{"reply", "rejected", "timewait exit"}, w.a.events)
+	w.over()
+}
+
 // Rule CM-10: what belongs to a REQ repeats its transaction ID; a DREQ has its own.
 func TestMachineTransactionIDs(t *testing.T) {
 	w := newWorld(t)
