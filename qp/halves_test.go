@@ -267,11 +267,10 @@ func TestRNREndsRecovery(t *testing.T) {
 	require.Equal(t, 3, drain())
 	require.Equal(t, qp.Stale, nak(seq), "the same loss")
 	require.Equal(t, qp.Retried, nak(aeth.RNRSyndrome(1)))
-	epoch := epoch
 	due, ok := q.Deadline()
 	require.True(t, ok)
 	q.Tick(due)
-	epoch = due
+	epoch := due
 	n := 0
 	for q.NextPacket(epoch, &out) {
 		n++

@@ -16,7 +16,6 @@ import (
 
 // mrcChecker judges MRC packets and keeps what the report needs.
 type mrcChecker struct {
-	taken    int // packets
 	w        *mrcwatch.Watcher
 	finding  mrcwatch.Finding
 	breaches uint64

@@ -94,7 +94,6 @@ type naks struct {
 	runLen  uint64
 	runs    int // of those, right before the PSN asked for
 	doubled int // NAKs that came again, the same in every bit
-	ipid    uint16
 }
 
 // earlyAck is a response to a PSN that was not seen sent.

@@ -27,7 +27,6 @@ type bottleneck struct {
 	senders []*sender
 
 	queue []packet // the first is on the link
-	free  int64    // when the link is
 	sent  uint64   // bytes by the link
 
 	area     float64 // byte picoseconds waiting, since mark

@@ -34,9 +34,8 @@ type control struct {
 	ack     congestion.Ack
 	arrival congestion.Arrival
 
-	in      *congestion.INT // of the packet that is being handled
-	out     congestion.INT  // of the packet that was built last
-	dropped uint64
+	in  *congestion.INT // of the packet that is being handled
+	out congestion.INT  // of the packet that was built last
 }
 
 // defaultFlight is how many packets a QP may have in flight where a controller
