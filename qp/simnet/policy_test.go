@@ -1,6 +1,7 @@
 package simnet_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -91,6 +92,9 @@ func TestBufferAccounting(t *testing.T) {
 				Seed: rapid.Uint64().Draw(t, "seed")},
 			Rate: rapid.SampledFrom([]uint64{10e9, 100e9, 400e9}).Draw(t, "rate"), Switch: top,
 		}.Clos(2, 2, 4)
+		if errors.Is(err, simnet.ErrConfig) {
+			t.Skip("refused: the headroom of fast lossless ports leaves nothing to share")
+		}
 		require.NoError(t, err)
 		for _, l := range f.Links() {
 			require.NoError(t, l.AB().SetFaults(simnet.Faults{Jitter: time.Duration(rapid.IntRange(0, 3000).Draw(t, "jitter"))}))
