@@ -154,7 +154,8 @@ func (s *summary) merge(o *summary) {
 	for err, n := range o.errors {
 		s.errors[err] += n
 	}
-	for k, t := range o.qps {
+	for _, k := range o.sortedQPs() { // segments get their numbers in this order
+		t := o.qps[k]
 		k.seg = s.segments.id(o.segments.all[k.seg])
 		s.qp(k).add(*t)
 	}
