@@ -49,27 +49,44 @@ func (l *lab) testTools(t *testing.T) {
 // testTool runs a tool of the guest against this program on a wire, in both roles.
 func (l *lab) testTool(t *testing.T, wire, more, tool, ours string) {
 	row := "`" + strings.TrimSpace(strings.ReplaceAll(strings.ReplaceAll(tool, " -d rxe0", ""), " -F", "")) + "`" + more
+	// The unreliable services may lose a message, which these tools wait for in vain.
+	tries := 1
+	if strings.Contains(tool, " -c U") || strings.Contains(tool, "_uc_") || strings.Contains(tool, "_ud_") {
+		tries = 3
+	}
+	again := func(t *testing.T, run func() (out string, guest map[string]string)) {
+		for i := 1; ; i++ {
+			out, guest := run()
+			if strings.Contains(out, "exit 0") && guest["status"] == "0" {
+				return
+			}
+			require.Less(t, i, tries, "ours: %s\nthe guest's tool: %s", out, guest["out"])
+			t.Logf("once more, after ours: %s\nthe guest's tool: %s", out, guest["out"])
+		}
+	}
 	t.Run(tool+"/client there", func(t *testing.T) {
 		l.results.record(t, row, answers)
-		port := freeTCP(t)
-		out := make(chan string, 1)
-		go func() { out <- runProgram(wire, fmt.Sprintf("%s -p %d", ours, port)) }()
-		require.Eventually(t, func() bool { return listening(port) }, 10*time.Second, time.Millisecond)
-		a := l.guest.do(t, "sh ms=60000 -- %s -p %d 10.0.2.2", tool, port)
-		require.Equal(t, "0", a.words["status"], "the guest's tool: %s", a.words["out"])
-		require.Contains(t, <-out, "exit 0")
+		again(t, func() (string, map[string]string) {
+			port := freeTCP(t)
+			out := make(chan string, 1)
+			go func() { out <- runProgram(wire, fmt.Sprintf("%s -p %d", ours, port)) }()
+			require.Eventually(t, func() bool { return listening(port) }, 10*time.Second, time.Millisecond)
+			a := l.guest.do(t, "sh ms=60000 -- %s -p %d 10.0.2.2", tool, port)
+			return <-out, a.words
+		})
 	})
 	t.Run(tool+"/server there", func(t *testing.T) {
 		l.results.record(t, row, asks)
-		job := l.guest.do(t, "bg -- %s -p 18515", tool).num("job")
-		l.guest.do(t, "sh -- for i in $(seq 100); do cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 .* 0A ' && break; sleep 0.05; done")
-		out := runProgram(wire, fmt.Sprintf("%s -p %d 127.0.0.1", ours, l.tcp))
-		a := l.guest.do(t, "wait job=%d ms=20000", job)
-		if a.words["done"] != "1" {
-			a = l.guest.do(t, "wait job=%d ms=1000 kill=9", job)
-		}
-		require.Contains(t, out, "exit 0", "the guest's tool: %s", a.words["out"])
-		require.Equal(t, "0", a.words["status"], "the guest's tool: %s", a.words["out"])
+		again(t, func() (string, map[string]string) {
+			job := l.guest.do(t, "bg -- %s -p 18515", tool).num("job")
+			l.guest.do(t, "sh -- for i in $(seq 100); do cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 .* 0A ' && break; sleep 0.05; done")
+			out := runProgram(wire, fmt.Sprintf("%s -p %d 127.0.0.1", ours, l.tcp))
+			a := l.guest.do(t, "wait job=%d ms=20000", job)
+			if a.words["done"] != "1" {
+				a = l.guest.do(t, "wait job=%d ms=1000 kill=9", job)
+			}
+			return out, a.words
+		})
 	})
 }
 
