@@ -109,6 +109,7 @@ type exNode struct {
 	word      uint64  // and in the word of the ATOMICs
 	progress  int64   // Ignored: when the last response was accepted
 	timeouts  uint64  // Ignored
+	complete  int32   // messages that the peer said to be complete
 	maxCredit int32   // newest message that the peer's acknowledgements allow, -1 before the first
 }
 
@@ -506,7 +507,8 @@ func (s *exScenario) credit(n *exNode, i int, p *bth.Packet) error {
 			break
 		}
 	}
-	if ssn > int(n.maxCredit)+1 {
+	// One message beyond what is complete may always be sent.
+	if ssn > int(max(n.maxCredit, n.complete))+1 {
 		return fmt.Errorf("RQ-15: end %d sends message %d where credits end at %d", i, ssn, n.maxCredit)
 	}
 	return nil
@@ -518,6 +520,9 @@ func (s *exScenario) deliver(w *exWorld, i int, p *exPacket) error {
 	v := n.q.HandlePacket(exTime(w.now), &p.p, nil)
 	if s.log != nil {
 		s.log[i].in(w.now, &p.p, v)
+	}
+	if p.p.Opcode.Ext()&bth.HasAETH != 0 {
+		n.complete = max(n.complete, int32(p.p.AETH.MSN))
 	}
 	switch {
 	case p.p.Opcode.Class() == bth.Request:
@@ -533,14 +538,15 @@ func (s *exScenario) deliver(w *exWorld, i int, p *exPacket) error {
 			nak.AETH.Syndrome = aeth.NakSyndrome(aeth.NakPSNSequenceError)
 			w.wire[1].push(&nak)
 		}
-	case v == qp.Retried && p.p.AETH.Syndrome.Kind() == aeth.RNR:
-		n.waiting = true
+	case v == qp.Retried:
+		n.waiting = n.waiting || p.p.AETH.Syndrome.Kind() == aeth.RNR
 	case v == qp.Accepted || v == qp.Stale:
 		if v == qp.Accepted {
 			n.progress = w.now
 		}
 		if a := p.p.AETH.Syndrome; p.p.Opcode.Operation() == bth.Acknowledge && a.Kind() == aeth.Ack {
-			if c, ok := a.Credit().Count(); ok {
+			// An old one only raises a limit (rule RQ-21).
+			if c, ok := a.Credit().Count(); ok && (v == qp.Accepted || n.maxCredit >= 0) {
 				n.maxCredit = max(n.maxCredit, int32(p.p.AETH.MSN)+int32(c))
 			}
 		}
