@@ -42,7 +42,7 @@ var exFaultTable = []exFault{
 	{"a READ is taken up again at the PSN of its first response", "requester_send.go", []string{"w.again = w.again || i != 0", "w.again = w.again || i != 0\n\t\tp.PSN = w.first.PSN()"},
 		".", "TestExplore$/reads"},
 	{"progress does not restart the timer", "requester_receive.go", []string{"\tr.startTimer(t)\n}", "\tif r.retry.due == 0 {\n\t\tr.startTimer(t)\n\t}\n}"},
-		".", "TestExplore$"},
+		".", "TestExplore$/timers"},
 	{"an ACK of a PSN that was never sent counts", "requester_receive.go", []string{"if n >= r.win.sent {", "if false {"},
 		".", "TestExplore$/forged"},
 	{"a duplicate advances the MSN", "responder_replay.go", []string{"if !responded(op) {", "if !responded(op) {\n\t\tr.count()"},
