@@ -3,7 +3,9 @@ package script
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/roce-go/roce/aeth"
@@ -117,45 +119,104 @@ type given struct {
 	v uint64
 }
 
-// packetFields reads the packet fields of a statement: the PSN first, then those
-// with names. Flags that are not there are not given.
-func (r *runner) packetFields(a *args, op bth.Opcode) []given {
-	var gs []given
+// Form is a packet as a statement names it: an opcode, some fields, and a payload.
+type Form struct {
+	Word   string // the opcode, as it was written
+	Opcode bth.Opcode
+	Data   []byte // the payload; nil where none is named
+
+	given []given
+}
+
+// ParseForm removes from the words of a statement those of a packet: the opcode, the
+// PSN, fields, and DATA or len=N. keys are the numbers that names may stand for in
+// rkey and inv_rkey.
+func ParseForm(s bth.Service, a *Words, keys map[string]uint32) *Form {
+	f := &Form{Word: a.Next("the opcode")}
+	var ok bool
+	if f.Opcode, ok = opcode(s, f.Word); !ok {
+		a.Fail("%v has no opcode %q", s, f.Word)
+		return f
+	}
+	op := f.Opcode
+	// The PSN comes first. Flags that are not there are not given.
 	for i := range fields {
-		f := &fields[i]
+		d := &fields[i]
 		s, ok := "", false
 		switch {
-		case f.bits > 1:
-			s, ok = a.str(f.name)
-		case a.flag(f.name):
+		case d.bits > 1:
+			s, ok = a.Str(d.name)
+		case a.Flag(d.name):
 			s, ok = "1", true
-		case a.flag("!" + f.name):
+		case a.Flag("!" + d.name):
 			s, ok = "0", true
 		}
-		if f.name == "psn" && !ok && op != bth.CNP {
-			s, ok = a.next("the PSN"), true
+		if d.name == "psn" && !ok && op != bth.CNP {
+			s, ok = a.Next("the PSN"), true
 		}
 		if !ok {
 			continue
 		}
-		if f.ext != 0 && op.Ext()&f.ext == 0 {
-			a.fail("%v has no %s", op, f.name)
+		if d.ext != 0 && op.Ext()&d.ext == 0 {
+			a.Fail("%v has no %s", op, d.name)
 		}
-		if key, ok := r.keys[s]; ok && (f.name == "rkey" || f.name == "inv_rkey") {
-			gs = append(gs, given{f, uint64(key)})
+		if key, ok := keys[s]; ok && (d.name == "rkey" || d.name == "inv_rkey") {
+			f.given = append(f.given, given{d, uint64(key)})
 			continue
 		}
-		v := a.number(s, f.name, max(f.bits, 8))
-		if f.bits < 64 && v>>f.bits != 0 {
-			a.fail("%s=%s has more than %d bits", f.name, s, f.bits)
+		v := a.number(s, d.name, max(d.bits, 8))
+		if d.bits < 64 && v>>d.bits != 0 {
+			a.Fail("%s=%s has more than %d bits", d.name, s, d.bits)
 		}
-		gs = append(gs, given{f, v})
+		f.given = append(f.given, given{d, v})
 	}
-	return gs
+	f.Data = a.Data()
+	return f
 }
 
-// describe is a packet in the words of a script.
-func describe(p *bth.Packet, retx bool) string {
+// Gives reports whether the statement names a field.
+func (f *Form) Gives(name string) bool {
+	return slices.ContainsFunc(f.given, func(g given) bool { return g.name == name })
+}
+
+// Fill gives p the opcode, the fields and the payload, with the DMA length that goes
+// with it, and leaves what the statement does not name.
+func (f *Form) Fill(p *bth.Packet) {
+	p.Opcode = f.Opcode
+	b := f.Data
+	if f.Opcode == bth.CNP && b == nil {
+		b = make([]byte, bth.CNPReserved)
+	}
+	p.SetPayload(b)
+	p.RETH.DMALen = uint32(len(p.Payload))
+	for _, g := range f.given {
+		g.set(p, g.v)
+	}
+}
+
+// Match returns what of p is unlike the statement, or nil.
+func (f *Form) Match(p *bth.Packet) error {
+	isAck := p.Opcode.Operation() == bth.Acknowledge && p.AETH.Syndrome.Kind() == aeth.Ack
+	if p.Opcode != f.Opcode || f.Word == "ACK" && !isAck || f.Word == "NAK" && isAck {
+		return errOpcode
+	}
+	for _, g := range f.given {
+		if v := g.get(p); v != g.v {
+			return fmt.Errorf("want %s %d (0x%x)", g.name, g.v, g.v)
+		}
+	}
+	if f.Data != nil {
+		if err := differ(p.Payload, f.Data); err != nil {
+			return fmt.Errorf("payload: %w", err)
+		}
+	}
+	return nil
+}
+
+var errOpcode = errors.New("another opcode")
+
+// Describe is a packet in the words of a script.
+func Describe(p *bth.Packet, retx bool) string {
 	var b strings.Builder
 	_, name, _ := strings.Cut(p.Opcode.String(), "_")
 	if p.Opcode == bth.CNP {
@@ -208,47 +269,37 @@ func differ(got, want []byte) error {
 }
 
 // deliver runs "< OPCODE ...".
-func (r *runner) deliver(a *args, verdict string) error {
+func (r *runner) deliver(a *Words, verdict string) error {
 	p := bth.Packet{}
-	word := a.next("the opcode")
+	word := a.peek()
 	if word == "raw" {
-		b, ok := a.parseData(a.next("the bytes"))
-		if err := a.done(); err != nil || !ok {
+		a.take(0)
+		b, ok := a.parseData(a.Next("the bytes"))
+		if err := a.Done(); err != nil || !ok {
 			return fmt.Errorf("no packet bytes: %v", err)
 		}
 		if err := p.Decode(b); err != nil {
 			return err
 		}
 	} else {
-		op, ok := opcode(r.service, word)
-		if !ok {
-			return fmt.Errorf("%v has no opcode %q", r.service, word)
-		}
-		p.Opcode, p.M, p.PKey, p.DestQP = op, true, r.attr.PKey, r.qp.Num()
+		f := ParseForm(r.service, a, r.keys)
+		op := f.Opcode
+		p.M, p.PKey, p.DestQP = true, r.attr.PKey, r.qp.Num()
 		if op.Ext()&bth.HasAETH != 0 {
 			p.AETH.Syndrome = aeth.AckSyndrome(aeth.NoCredits)
 		}
 		if op.Ext()&bth.HasDETH != 0 {
 			p.DETH.QKey = r.attr.QKey
 		}
-		gs := r.packetFields(a, op)
-		b := a.data()
-		if op == bth.CNP && b == nil {
-			b = make([]byte, bth.CNPReserved)
-		}
-		p.SetPayload(b)
-		p.RETH.DMALen = uint32(len(p.Payload))
-		for _, g := range gs {
-			g.set(&p, g.v)
-		}
+		f.Fill(&p)
 		if word == "NAK" && p.AETH.Syndrome.Kind() == aeth.Ack {
-			a.fail("NAK needs syndrome=")
+			a.Fail("NAK needs syndrome=")
 		}
-		if err := a.done(); err != nil {
+		if err := a.Done(); err != nil {
 			return err
 		}
 	}
-	r.logf("< %s", describe(&p, false))
+	r.logf("< %s", Describe(&p, false))
 	got := r.qp.HandlePacket(r.at(), &p, &r.grh).String()
 	if got != verdict {
 		return fmt.Errorf("want verdict %s, got %s", verdict, got)
@@ -257,11 +308,11 @@ func (r *runner) deliver(a *args, verdict string) error {
 }
 
 // compare checks a packet that came out against "> OPCODE ...".
-func (r *runner) compare(a *args, it *item) error {
-	word := a.next("the opcode")
-	if word == "raw" {
-		want, ok := a.parseData(a.next("the bytes"))
-		if err := a.done(); err != nil || !ok || len(want) < bth.MinSize {
+func (r *runner) compare(a *Words, it *item) error {
+	if a.peek() == "raw" {
+		a.take(0)
+		want, ok := a.parseData(a.Next("the bytes"))
+		if err := a.Done(); err != nil || !ok || len(want) < bth.MinSize {
 			return fmt.Errorf("no packet bytes: %v", err)
 		}
 		var p bth.Packet
@@ -274,36 +325,24 @@ func (r *runner) compare(a *args, it *item) error {
 		}
 		return nil
 	}
-	op, ok := opcode(r.service, word)
-	if !ok {
-		return fmt.Errorf("%v has no opcode %q", r.service, word)
-	}
-	gs := r.packetFields(a, op)
-	retx, first := a.flag("retx"), a.flag("!retx")
-	want := a.data()
-	if err := a.done(); err != nil {
+	f := ParseForm(r.service, a, r.keys)
+	retx, first := a.Flag("retx"), a.Flag("!retx")
+	if err := a.Done(); err != nil {
 		return err
 	}
 	var p bth.Packet
 	if err := p.Decode(it.raw); err != nil {
 		return fmt.Errorf("cannot be decoded: %w: %s", err, it.text)
 	}
-	isAck := p.Opcode.Operation() == bth.Acknowledge && p.AETH.Syndrome.Kind() == aeth.Ack
-	if p.Opcode != op || word == "ACK" && !isAck || word == "NAK" && isAck {
+	err := f.Match(&p)
+	if err == errOpcode {
 		return fmt.Errorf("got %s", it.text)
 	}
-	for _, g := range gs {
-		if v := g.get(&p); v != g.v {
-			return fmt.Errorf("want %s %d (0x%x), got %s", g.name, g.v, g.v, it.text)
-		}
+	if err != nil {
+		return fmt.Errorf("%w, got %s", err, it.text)
 	}
 	if retx && !it.retx || first && it.retx {
 		return fmt.Errorf("retransmission is %v: %s", it.retx, it.text)
-	}
-	if want != nil {
-		if err := differ(p.Payload, want); err != nil {
-			return fmt.Errorf("payload: %w in %s", err, it.text)
-		}
 	}
 	return nil
 }

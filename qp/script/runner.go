@@ -60,7 +60,7 @@ func newRunner(w io.Writer) *runner {
 	}
 	r := &runner{w: w, regions: t, keys: map[string]uint32{}, memory: map[string]qp.Region{}, srqs: map[uint32]*qp.SRQ{},
 		sent: map[uint64][]byte{}, received: map[uint64][]byte{}}
-	copy(r.grh[:], pattern('g', 0, qp.GRHSize))
+	copy(r.grh[:], Pattern('g', 0, qp.GRHSize))
 	return r
 }
 
@@ -80,18 +80,18 @@ var expects = map[string]bool{">": true, "done": true, "event": true}
 var static = map[string]bool{"state": true, "counters": true, "memory": true, "posted": true, "deadline": true}
 
 func (r *runner) statement(s string) error {
-	a := &args{words: strings.Fields(s)}
+	a := &Words{words: strings.Fields(s)}
 	from, to := r.now, r.now
 	if w := a.words[0]; w[0] >= '0' && w[0] <= '9' || w[0] == '+' {
 		var err error
-		if from, to, err = window(a.next("time"), r.now); err != nil {
+		if from, to, err = window(a.Next("time"), r.now); err != nil {
 			return err
 		}
 		if from < r.now {
 			return fmt.Errorf("time goes back from %v to %v", r.now, from)
 		}
 	}
-	name := a.next("the statement")
+	name := a.Next("the statement")
 	if r.qp == nil {
 		switch name {
 		case "qp", "srq", "region", "window":
@@ -126,7 +126,7 @@ func (r *runner) statement(s string) error {
 		if err := r.nothingLeft(); err != nil {
 			return err
 		}
-		return a.done()
+		return a.Done()
 	}
 	if err := r.nothingLeft(); err != nil {
 		return err
@@ -233,7 +233,7 @@ func (r *runner) pull(n int) {
 		if !r.qp.NextPacket(r.at(), &r.out) {
 			return
 		}
-		text := describe(&r.out.Packet, r.out.Retransmission)
+		text := Describe(&r.out.Packet, r.out.Retransmission)
 		r.logf("> %s", text)
 		r.packets = append(r.packets, item{at: r.now, line: r.line, stmt: r.stmt, text: text,
 			raw: r.out.Packet.AppendTo(nil), retx: r.out.Retransmission})
@@ -241,7 +241,7 @@ func (r *runner) pull(n int) {
 }
 
 // expect compares the oldest output of a kind with the statement and removes it.
-func (r *runner) expect(name string, a *args, from, to time.Duration) error {
+func (r *runner) expect(name string, a *Words, from, to time.Duration) error {
 	switch name {
 	case ">":
 		it := r.packets[0]
@@ -258,25 +258,25 @@ func (r *runner) expect(name string, a *args, from, to time.Duration) error {
 	}
 	it := r.events[0]
 	r.events = r.events[1:]
-	if want := a.next("the event"); want != it.e.String() {
+	if want := a.Next("the event"); want != it.e.String() {
 		return fmt.Errorf("got %s", it.text)
 	}
-	return a.done()
+	return a.Done()
 }
 
-func (r *runner) compareCompletion(a *args, it *item) error {
+func (r *runner) compareCompletion(a *Words, it *item) error {
 	c := &it.c
-	op := a.next("the operation")
+	op := a.Next("the operation")
 	if op != c.Op.String() {
 		return fmt.Errorf("got %s", it.text)
 	}
 	status := qp.Success
-	if s, ok := a.str("status"); ok {
+	if s, ok := a.Str("status"); ok {
 		status = a.status(s)
 	}
 	var bad []string
 	compare := func(key string, got uint64) bool {
-		s, ok := a.str(key)
+		s, ok := a.Str(key)
 		if ok {
 			want, isKey := r.keys[s]
 			n := uint64(want)
@@ -299,11 +299,11 @@ func (r *runner) compareCompletion(a *args, it *item) error {
 	if compare("inv_rkey", uint64(c.InvRKey)) != c.HasInv {
 		bad = append(bad, fmt.Sprintf("inv_rkey is given, or else there: %v", c.HasInv))
 	}
-	if a.flag("solicited") && !c.Solicited || a.flag("!solicited") && c.Solicited {
+	if a.Flag("solicited") && !c.Solicited || a.Flag("!solicited") && c.Solicited {
 		bad = append(bad, fmt.Sprintf("solicited is %v", c.Solicited))
 	}
-	want := a.data()
-	if err := a.done(); err != nil {
+	want := a.Data()
+	if err := a.Done(); err != nil {
 		return err
 	}
 	if status != c.Status {
@@ -331,16 +331,16 @@ func (r *runner) compareCompletion(a *args, it *item) error {
 }
 
 // check runs the statements that only look.
-func (r *runner) check(name string, a *args) error {
+func (r *runner) check(name string, a *Words) error {
 	switch name {
 	case "state":
-		if want := a.next("the state"); want != r.qp.State().String() {
+		if want := a.Next("the state"); want != r.qp.State().String() {
 			return fmt.Errorf("got %v", r.qp.State())
 		}
 	case "counters":
 		c := reflect.ValueOf(r.qp.Counters())
 		for i := range c.NumField() {
-			s, ok := a.str(c.Type().Field(i).Name)
+			s, ok := a.Str(c.Type().Field(i).Name)
 			if !ok {
 				continue
 			}
@@ -351,15 +351,15 @@ func (r *runner) check(name string, a *args) error {
 	case "memory":
 		return r.checkMemory(a)
 	case "posted":
-		q := r.srqs[uint32(a.number(a.next("the number"), "srq", 24))]
-		want := a.number(a.next("the count"), "count", 31)
+		q := r.srqs[uint32(a.number(a.Next("the number"), "srq", 24))]
+		want := a.number(a.Next("the count"), "count", 31)
 		if q == nil {
-			a.fail("no such SRQ")
+			a.Fail("no such SRQ")
 		} else if a.err == nil && q.Len() != int(want) {
 			return fmt.Errorf("got %d", q.Len())
 		}
 	case "deadline":
-		s := a.next("a time")
+		s := a.Next("a time")
 		d, ok := r.qp.Deadline()
 		if s == "none" || !ok {
 			if ok || s != "none" {
@@ -375,17 +375,17 @@ func (r *runner) check(name string, a *args) error {
 			return fmt.Errorf("got %v", t)
 		}
 	}
-	return a.done()
+	return a.Done()
 }
 
-func (r *runner) checkMemory(a *args) error {
-	name := a.next("the region")
+func (r *runner) checkMemory(a *Words) error {
+	name := a.Next("the region")
 	m, ok := r.memory[name]
 	if !ok {
 		return fmt.Errorf("no region %q", name)
 	}
-	addr, want := a.num("addr", 64, m.Addr), a.data()
-	if err := a.done(); err != nil {
+	addr, want := a.Num("addr", 64, m.Addr), a.Data()
+	if err := a.Done(); err != nil {
 		return err
 	}
 	off := addr - m.Addr

@@ -12,7 +12,7 @@ import (
 )
 
 // act runs a statement that does something.
-func (r *runner) act(name string, a *args) error {
+func (r *runner) act(name string, a *Words) error {
 	switch name {
 	case "qp":
 		return r.makeQP(a)
@@ -23,8 +23,8 @@ func (r *runner) act(name string, a *args) error {
 	case "window":
 		return r.makeWindow(a)
 	case "deregister":
-		err := r.regions.Deregister(r.keys[a.next("the region")])
-		return errors.Join(a.done(), err)
+		err := r.regions.Deregister(r.keys[a.Next("the region")])
+		return errors.Join(a.Done(), err)
 	case "post":
 		return r.post(a)
 	case "recv":
@@ -32,7 +32,7 @@ func (r *runner) act(name string, a *args) error {
 	case "modify":
 		return r.modify(a)
 	case "fail":
-		s := a.status(a.next("the status"))
+		s := a.status(a.Next("the status"))
 		r.qp.FailSend(s)
 	case "<":
 		verdict := qp.Accepted.String()
@@ -51,7 +51,7 @@ func (r *runner) act(name string, a *args) error {
 	default:
 		return fmt.Errorf("no statement %q", name)
 	}
-	return a.done()
+	return a.Done()
 }
 
 var types = map[string]qp.Type{"rc": qp.RC, "uc": qp.UC, "ud": qp.UD, "xrc_send": qp.XRCSend, "xrc_recv": qp.XRCRecv}
@@ -60,48 +60,48 @@ var services = map[qp.Type]bth.Service{qp.RC: bth.RC, qp.UC: bth.UC, qp.UD: bth.
 
 const defaultQKey = 0x11111111
 
-func (r *runner) makeQP(a *args) error {
+func (r *runner) makeQP(a *Words) error {
 	if r.qp != nil {
 		return errors.New("there is one already")
 	}
-	t, ok := types[a.next("the type")]
+	t, ok := types[a.Next("the type")]
 	if !ok {
 		return errors.New("no such type of QP")
 	}
 	cfg := qp.Config{
-		Type: t, QPN: uint32(a.num("qpn", 24, 1)), PD: 1, Memory: r.regions,
-		MaxSendWR: a.int("max_send", 128), MaxRecvWR: a.int("max_recv", 128), MaxInline: a.int("max_inline", 64),
+		Type: t, QPN: uint32(a.Num("qpn", 24, 1)), PD: 1, Memory: r.regions,
+		MaxSendWR: a.Int("max_send", 128), MaxRecvWR: a.Int("max_recv", 128), MaxInline: a.Int("max_inline", 64),
 		MaxRdAtomic: 16, MaxDestRdAtomic: 16,
-		AckEvery: a.int("ack_every", 64), Window: a.int("window", 8192),
-		SignalAll: a.flag("signal_all"), NoCredits: a.flag("no_credits"),
-		NotMigrated: a.flag("not_migrated"), LinuxRetryForever: a.flag("retry_forever"),
+		AckEvery: a.Int("ack_every", 64), Window: a.Int("window", 8192),
+		SignalAll: a.Flag("signal_all"), NoCredits: a.Flag("no_credits"),
+		NotMigrated: a.Flag("not_migrated"), LinuxRetryForever: a.Flag("retry_forever"),
 	}
 	if t == qp.XRCRecv {
 		cfg.XRCSRQs = r
 	}
-	if s, ok := a.str("srq"); ok {
+	if s, ok := a.Str("srq"); ok {
 		if cfg.SRQ = r.srqs[uint32(a.number(s, "srq", 24))]; cfg.SRQ == nil {
-			a.fail("no such SRQ")
+			a.Fail("no such SRQ")
 		}
 	}
 	state := qp.RTS
-	if s, ok := a.str("state"); ok {
+	if s, ok := a.Str("state"); ok {
 		if state, ok = lookup[qp.State](s); !ok || state > qp.SQD {
-			a.fail("no QP begins in %q", s)
+			a.Fail("no QP begins in %q", s)
 		}
 	}
 	r.typ, r.service = t, services[t]
 	attr := &r.attr
 	*attr = qp.Attr{
-		PKey: uint16(a.num("pkey", 16, 0xffff)), QKey: uint32(a.num("qkey", 32, defaultQKey)), Access: a.access(allAccess),
-		PathMTU: a.int("mtu", 1024), DestQPN: uint32(a.num("dest_qpn", 24, 2)),
-		RQPSN: psn.PSN(a.num("rq_psn", 24, 0)), MaxDestRdAtomic: a.int("max_dest_rd_atomic", 16),
-		MinRNRTimer: aeth.RNRTimer(a.num("min_rnr_timer", 8, 12)),
-		SQPSN:       psn.PSN(a.num("sq_psn", 24, 0)), Timeout: uint8(a.num("timeout", 8, 14)),
-		RetryCnt: uint8(a.num("retry_cnt", 8, 7)), RNRRetry: uint8(a.num("rnr_retry", 8, 7)),
-		MaxRdAtomic: a.int("max_rd_atomic", 16),
+		PKey: uint16(a.Num("pkey", 16, 0xffff)), QKey: uint32(a.Num("qkey", 32, defaultQKey)), Access: a.access(allAccess),
+		PathMTU: a.Int("mtu", 1024), DestQPN: uint32(a.Num("dest_qpn", 24, 2)),
+		RQPSN: psn.PSN(a.Num("rq_psn", 24, 0)), MaxDestRdAtomic: a.Int("max_dest_rd_atomic", 16),
+		MinRNRTimer: aeth.RNRTimer(a.Num("min_rnr_timer", 8, 12)),
+		SQPSN:       psn.PSN(a.Num("sq_psn", 24, 0)), Timeout: uint8(a.Num("timeout", 8, 14)),
+		RetryCnt: uint8(a.Num("retry_cnt", 8, 7)), RNRRetry: uint8(a.Num("rnr_retry", 8, 7)),
+		MaxRdAtomic: a.Int("max_rd_atomic", 16),
 	}
-	if err := a.done(); err != nil {
+	if err := a.Done(); err != nil {
 		return err
 	}
 	var err error
@@ -143,25 +143,25 @@ func stepMask(t qp.Type, s qp.State) qp.AttrMask {
 	return m
 }
 
-func (r *runner) makeSRQ(a *args) error {
-	num := uint32(a.number(a.next("the number"), "srq", 24))
-	q, err := qp.NewSRQ(num, a.int("size", 128))
+func (r *runner) makeSRQ(a *Words) error {
+	num := uint32(a.number(a.Next("the number"), "srq", 24))
+	q, err := qp.NewSRQ(num, a.Int("size", 128))
 	if err != nil {
 		return err
 	}
 	r.srqs[num] = q
-	return a.done()
+	return a.Done()
 }
 
-func (r *runner) makeRegion(a *args) error {
-	name := a.next("the name")
-	m := qp.Region{PD: qp.PD(a.num("pd", 32, 1)), Addr: a.num("addr", 64, 0), Access: a.access(allAccess)}
-	if s, ok := a.str("len"); ok {
+func (r *runner) makeRegion(a *Words) error {
+	name := a.Next("the name")
+	m := qp.Region{PD: qp.PD(a.Num("pd", 32, 1)), Addr: a.Num("addr", 64, 0), Access: a.access(allAccess)}
+	if s, ok := a.Str("len"); ok {
 		m.Data = make([]byte, a.number(s, "len", 24))
 	} else {
-		m.Data = a.data()
+		m.Data = a.Data()
 	}
-	if err := a.done(); err != nil {
+	if err := a.Done(); err != nil {
 		return err
 	}
 	key, err := r.regions.Register(m)
@@ -172,17 +172,17 @@ func (r *runner) makeRegion(a *args) error {
 	return err
 }
 
-func (r *runner) makeWindow(a *args) error {
-	name := a.next("the name")
-	region, _ := a.str("region")
-	key, err := r.regions.AllocWindow(qp.PD(a.num("pd", 32, 1)))
+func (r *runner) makeWindow(a *Words) error {
+	name := a.Next("the name")
+	region, _ := a.Str("region")
+	key, err := r.regions.AllocWindow(qp.PD(a.Num("pd", 32, 1)))
 	if err != nil {
 		return err
 	}
-	key, err = r.regions.Bind(qp.Binding{Window: key, Region: r.keys[region], VA: a.num("addr", 64, 0),
-		Len: uint32(a.num("len", 32, 0)), Access: a.access(allAccess &^ qp.MWBind), QPN: uint32(a.num("qpn", 24, 1))})
+	key, err = r.regions.Bind(qp.Binding{Window: key, Region: r.keys[region], VA: a.Num("addr", 64, 0),
+		Len: uint32(a.Num("len", 32, 0)), Access: a.access(allAccess &^ qp.MWBind), QPN: uint32(a.Num("qpn", 24, 1))})
 	r.keys[name] = key
-	return errors.Join(a.done(), err)
+	return errors.Join(a.Done(), err)
 }
 
 // wantErr compares an error with error=TEXT of the statement.
@@ -211,13 +211,13 @@ func pieces(b []byte, n int) [][]byte {
 	return append(list, b)
 }
 
-func (r *runner) post(a *args) error {
-	op, ok := lookup[qp.Op](a.next("the operation"))
+func (r *runner) post(a *Words) error {
+	op, ok := lookup[qp.Op](a.Next("the operation"))
 	if !ok {
 		return errors.New("no such operation")
 	}
 	key := func(name string) uint32 {
-		s, ok := a.str(name)
+		s, ok := a.Str(name)
 		if !ok {
 			return 0
 		}
@@ -227,18 +227,18 @@ func (r *runner) post(a *args) error {
 		return uint32(a.number(s, name, 32))
 	}
 	wr := qp.SendWR{
-		ID: a.num("id", 64, 0), Op: op,
-		RemoteAddr: a.num("va", 64, 0), RKey: key("rkey"), Imm: uint32(a.num("imm", 32, 0)),
-		CompareAdd: a.num("add", 64, a.num("compare", 64, 0)), Swap: a.num("swap", 64, 0),
-		FlushRegion: a.flag("region"), FlushPersistence: a.flag("persist"),
-		RemoteQPN: uint32(a.num("qpn", 24, 2)), RemoteQKey: uint32(a.num("qkey", 32, defaultQKey)),
-		SRQ: uint32(a.num("srq", 24, 0)),
+		ID: a.Num("id", 64, 0), Op: op,
+		RemoteAddr: a.Num("va", 64, 0), RKey: key("rkey"), Imm: uint32(a.Num("imm", 32, 0)),
+		CompareAdd: a.Num("add", 64, a.Num("compare", 64, 0)), Swap: a.Num("swap", 64, 0),
+		FlushRegion: a.Flag("region"), FlushPersistence: a.Flag("persist"),
+		RemoteQPN: uint32(a.Num("qpn", 24, 2)), RemoteQKey: uint32(a.Num("qkey", 32, defaultQKey)),
+		SRQ: uint32(a.Num("srq", 24, 0)),
 	}
-	if !a.flag("unsignaled") {
+	if !a.Flag("unsignaled") {
 		wr.Flags |= qp.Signaled
 	}
 	for name, bit := range map[string]qp.Flags{"fence": qp.Fence, "solicited": qp.Solicited, "inline": qp.Inline} {
-		if a.flag(name) {
+		if a.Flag(name) {
 			wr.Flags |= bit
 		}
 	}
@@ -247,20 +247,20 @@ func (r *runner) post(a *args) error {
 	}
 	switch op {
 	case qp.OpFlush:
-		wr.Length = uint32(a.num("len", 32, 0))
+		wr.Length = uint32(a.Num("len", 32, 0))
 	case qp.OpRead:
-		wr.Local = make([]byte, a.num("len", 24, 0))
+		wr.Local = make([]byte, a.Num("len", 24, 0))
 	case qp.OpCmpSwap, qp.OpFetchAdd:
-		wr.Local = make([]byte, a.num("len", 24, 8))
+		wr.Local = make([]byte, a.Num("len", 24, 8))
 	default:
-		wr.Local = a.data()
+		wr.Local = a.Data()
 	}
 	whole := wr.Local
-	if n := a.int("gather", 0); n > 0 {
+	if n := a.Int("gather", 0); n > 0 {
 		wr.Gather, wr.Local = pieces(whole, n), nil
 	}
-	text, given := a.str("error")
-	if err := a.done(); err != nil {
+	text, given := a.Str("error")
+	if err := a.Done(); err != nil {
 		return err
 	}
 	err := r.qp.PostSend(r.at(), &wr)
@@ -270,22 +270,22 @@ func (r *runner) post(a *args) error {
 	return wantErr(err, text, given)
 }
 
-func (r *runner) recv(a *args) error {
-	b := make([]byte, a.num("len", 24, 0))
-	wr := qp.RecvWR{ID: a.num("id", 64, 0), Local: b}
-	if n := a.int("scatter", 0); n > 0 {
+func (r *runner) recv(a *Words) error {
+	b := make([]byte, a.Num("len", 24, 0))
+	wr := qp.RecvWR{ID: a.Num("id", 64, 0), Local: b}
+	if n := a.Int("scatter", 0); n > 0 {
 		wr.Scatter, wr.Local = pieces(b, n), nil
 	}
 	post := r.qp.PostRecv
-	if s, ok := a.str("srq"); ok {
+	if s, ok := a.Str("srq"); ok {
 		q := r.srqs[uint32(a.number(s, "srq", 24))]
 		if q == nil {
 			return errors.New("no such SRQ")
 		}
 		post = q.PostRecv
 	}
-	text, given := a.str("error")
-	if err := a.done(); err != nil {
+	text, given := a.Str("error")
+	if err := a.Done(); err != nil {
 		return err
 	}
 	err := post(&wr)
@@ -295,17 +295,17 @@ func (r *runner) recv(a *args) error {
 	return wantErr(err, text, given)
 }
 
-func (r *runner) modify(a *args) error {
+func (r *runner) modify(a *Words) error {
 	attr, mask := qp.Attr{}, qp.AttrMask(0)
-	if s, ok := a.str("state"); ok {
+	if s, ok := a.Str("state"); ok {
 		v, ok := lookup[qp.State](s)
 		if !ok {
-			a.fail("no state %q", s)
+			a.Fail("no state %q", s)
 		}
 		attr.State, mask = v, qp.AttrState
 	}
 	num := func(name string, bit qp.AttrMask, set func(uint64)) {
-		if s, ok := a.str(name); ok {
+		if s, ok := a.Str(name); ok {
 			set(a.number(s, name, 32))
 			mask |= bit
 		}
@@ -329,8 +329,8 @@ func (r *runner) modify(a *args) error {
 		}
 	}
 	attr.Access = a.access(0)
-	text, given := a.str("error")
-	if err := a.done(); err != nil {
+	text, given := a.Str("error")
+	if err := a.Done(); err != nil {
 		return err
 	}
 	return wantErr(r.qp.Modify(r.at(), &attr, mask), text, given)

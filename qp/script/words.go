@@ -10,23 +10,39 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// args are the words of a statement after its name: key=value, flags, and
-// words whose place says what they are.
-type args struct {
+// Words are the words of a statement after its name: key=value, flags, and words whose
+// place says what they are. The methods that remove words return zero values where
+// something is wrong; Done says what.
+type Words struct {
 	words []string
 	err   error // the first fault
 }
 
-func (a *args) fail(format string, v ...any) {
+// SplitWords cuts a statement into its words.
+func SplitWords(s string) *Words { return &Words{words: strings.Fields(s)} }
+
+// Rest returns the words that are left.
+func (a *Words) Rest() []string { return a.words }
+
+// peek returns the first word, and leaves it.
+func (a *Words) peek() string {
+	if len(a.words) == 0 {
+		return ""
+	}
+	return a.words[0]
+}
+
+// Fail notes a fault, unless there was one before.
+func (a *Words) Fail(format string, v ...any) {
 	if a.err == nil {
 		a.err = fmt.Errorf(format, v...)
 	}
 }
 
-// next removes the first word and returns it.
-func (a *args) next(what string) string {
+// Next removes the first word and returns it.
+func (a *Words) Next(what string) string {
 	if len(a.words) == 0 {
-		a.fail("%s is missing", what)
+		a.Fail("%s is missing", what)
 		return ""
 	}
 	w := a.words[0]
@@ -35,14 +51,14 @@ func (a *args) next(what string) string {
 }
 
 // take removes the i-th word and returns it.
-func (a *args) take(i int) string {
+func (a *Words) take(i int) string {
 	w := a.words[i]
 	a.words = append(append([]string{}, a.words[:i]...), a.words[i+1:]...)
 	return w
 }
 
-// str removes key=value and returns the value.
-func (a *args) str(key string) (string, bool) {
+// Str removes key=value and returns the value.
+func (a *Words) Str(key string) (string, bool) {
 	for i, w := range a.words {
 		if v, ok := strings.CutPrefix(w, key+"="); ok {
 			a.take(i)
@@ -52,8 +68,8 @@ func (a *args) str(key string) (string, bool) {
 	return "", false
 }
 
-// flag removes a bare word and reports whether it was there.
-func (a *args) flag(name string) bool {
+// Flag removes a bare word and reports whether it was there.
+func (a *Words) Flag(name string) bool {
 	for i, w := range a.words {
 		if w == name {
 			a.take(i)
@@ -63,46 +79,47 @@ func (a *args) flag(name string) bool {
 	return false
 }
 
-func (a *args) number(s, what string, bits int) uint64 {
+func (a *Words) number(s, what string, bits int) uint64 {
 	n, err := strconv.ParseUint(s, 0, bits)
 	if err != nil {
-		a.fail("%s: %q is no number of %d bits", what, s, bits)
+		a.Fail("%s: %q is no number of %d bits", what, s, bits)
 	}
 	return n
 }
 
-// num removes key=number and returns the number, or def.
-func (a *args) num(key string, bits int, def uint64) uint64 {
-	if s, ok := a.str(key); ok {
+// Num removes key=number and returns the number, or def.
+func (a *Words) Num(key string, bits int, def uint64) uint64 {
+	if s, ok := a.Str(key); ok {
 		return a.number(s, key, bits)
 	}
 	return def
 }
 
-func (a *args) int(key string, def int) int { return int(a.num(key, 31, uint64(def))) }
+// Int is Num for an int.
+func (a *Words) Int(key string, def int) int { return int(a.Num(key, 31, uint64(def))) }
 
-// data removes a DATA word or len=N and returns its bytes, or nil where there is
+// Data removes a DATA word or len=N and returns its bytes, or nil where there is
 // neither.
-func (a *args) data() []byte {
+func (a *Words) Data() []byte {
 	for i, w := range a.words {
 		if b, ok := a.parseData(w); ok {
 			a.take(i)
 			return b
 		}
 	}
-	if s, ok := a.str("data"); ok {
+	if s, ok := a.Str("data"); ok {
 		if b, ok := a.parseData(s); ok {
 			return b
 		}
-		a.fail("%q is no data", s)
+		a.Fail("%q is no data", s)
 	}
-	if s, ok := a.str("len"); ok {
-		return pattern('a', 0, a.number(s, "len", 24))
+	if s, ok := a.Str("len"); ok {
+		return Pattern('a', 0, a.number(s, "len", 24))
 	}
 	return nil
 }
 
-func (a *args) parseData(w string) ([]byte, bool) {
+func (a *Words) parseData(w string) ([]byte, bool) {
 	if h, ok := strings.CutPrefix(w, "0x"); ok {
 		b, err := hex.DecodeString(h)
 		return b, err == nil
@@ -116,15 +133,15 @@ func (a *args) parseData(w string) ([]byte, bool) {
 	}
 	i, j := a.number(from, "data", 24), a.number(to, "data", 24)
 	if j < i {
-		a.fail("%q ends before it begins", w)
+		a.Fail("%q ends before it begins", w)
 		j = i
 	}
-	return pattern(w[0], i, j), true
+	return Pattern(w[0], i, j), true
 }
 
-// pattern returns bytes i to j-1 of a pattern: no two offsets a multiple of 256
+// Pattern returns bytes i to j-1 of a pattern: no two offsets a multiple of 256
 // apart, and no two letters, give the same bytes for long.
-func pattern(name byte, i, j uint64) []byte {
+func Pattern(name byte, i, j uint64) []byte {
 	b := make([]byte, j-i)
 	if name == '0' {
 		return b
@@ -143,8 +160,8 @@ var accessNames = map[string]qp.Access{
 
 const allAccess = qp.RemoteWrite | qp.RemoteRead | qp.RemoteAtomic | qp.FlushGlobal | qp.FlushPersistent | qp.MWBind
 
-func (a *args) access(def qp.Access) qp.Access {
-	s, ok := a.str("access")
+func (a *Words) access(def qp.Access) qp.Access {
+	s, ok := a.Str("access")
 	if !ok {
 		return def
 	}
@@ -152,17 +169,17 @@ func (a *args) access(def qp.Access) qp.Access {
 	for w := range strings.SplitSeq(s, ",") {
 		bit, ok := accessNames[w]
 		if !ok {
-			a.fail("%q is no right", w)
+			a.Fail("%q is no right", w)
 		}
 		def |= bit
 	}
 	return def
 }
 
-// done fails where an unknown word is left.
-func (a *args) done() error {
+// Done fails where an unknown word is left.
+func (a *Words) Done() error {
 	if len(a.words) != 0 {
-		a.fail("%q is not understood", strings.Join(a.words, " "))
+		a.Fail("%q is not understood", strings.Join(a.words, " "))
 	}
 	return a.err
 }
@@ -191,10 +208,10 @@ var statuses = map[string]qp.Status{
 	"rem_op_err": qp.RemoteOpErr, "retry_exc_err": qp.RetryExcErr, "rnr_retry_exc_err": qp.RNRRetryExcErr,
 }
 
-func (a *args) status(s string) qp.Status {
+func (a *Words) status(s string) qp.Status {
 	v, ok := statuses[s]
 	if !ok {
-		a.fail("%q is no status", s)
+		a.Fail("%q is no status", s)
 	}
 	return v
 }
