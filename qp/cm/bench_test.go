@@ -1,7 +1,12 @@
 package cm_test
 
 import (
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/qp/cm"
 )
@@ -64,3 +69,79 @@ func BenchmarkAppendTo(b *testing.B) {
 		})
 	}
 }
+
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled = func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
+
+// mallocs counts the allocations of f. testing.AllocsPerRun rounds down.
+func mallocs(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.Mallocs - before.Mallocs
+}
+
+func TestAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("allocations are not counted under -race")
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+
+	mads := [][]byte{}
+	for _, d := range captured(t) {
+		mads = append(mads, d.mad)
+	}
+	for id := cm.AttrREQ; id <= cm.AttrAPR; id++ {
+		b := append([]byte(nil), mads[0]...)
+		b[17] = byte(id)
+		mads = append(mads, b)
+	}
+	var m cm.Message
+	var h cm.CMAHeader
+	buf := make([]byte, 0, cm.Size)
+	for name, f := range map[string]func(b []byte){
+		"Message.Decode":       func(b []byte) { sinkErr = m.Decode(b) },
+		"Message.Decode short": func(b []byte) { sinkErr = m.Decode(b[:cm.Size-1]) },
+		"Message.Decode class": func(b []byte) { b[1] ^= 1; sinkErr = m.Decode(b); b[1] ^= 1 },
+		"Message.Decode attr":  func(b []byte) { b[16] ^= 1; sinkErr = m.Decode(b); b[16] ^= 1 },
+		"Message.AppendTo":     func(b []byte) { sinkErr = m.Decode(b); buf = m.AppendTo(buf[:0]) },
+		"Message.AppendBinary": func(b []byte) { sinkErr = m.Decode(b); buf, sinkErr = m.AppendBinary(buf[:0]) },
+		"Message.Validate":     func(b []byte) { sinkErr = m.Decode(b); sinkErr = m.Validate() },
+		"Header.Decode":        func(b []byte) { sinkErr = m.Header.Decode(b) },
+		"Header.AppendTo":      func([]byte) { buf = m.Header.AppendTo(buf[:0]) },
+		"REQ.CMA":              func([]byte) { _, _ = m.REQ.CMA(&h); _, _ = h.Src(), h.Dst() },
+		"CMAHeader.AppendTo":   func([]byte) { buf = h.AppendTo(buf[:0]) },
+	} {
+		run := func() {
+			for range 100 {
+				for _, b := range mads {
+					f(b)
+				}
+			}
+		}
+		run()
+		// The runtime itself may allocate now and then: zero in one of a few runs.
+		least := mallocs(run)
+		for i := 0; i < 4 && least != 0; i++ {
+			least = min(least, mallocs(run))
+		}
+		require.Zero(t, least, name)
+	}
+	// Each message by itself.
+	for name, c := range codecs {
+		v := c.make()
+		full := make([]byte, c.size)
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			sinkErr = v.Decode(full)
+			sinkErr = v.Decode(full[:c.size-1])
+			sinkErr = v.Validate()
+			buf = v.AppendTo(buf[:0])
+		}), name)
+	}
+}
+
+var sinkErr error
