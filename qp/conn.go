@@ -20,6 +20,8 @@ type conn struct {
 	events   uint8       // set of Event
 	why      Reason      // of the last packet that was not simply accepted
 	service  bth.Service // that typ speaks
+	pd       PD
+	mem      Memory
 	migrated bool
 }
 
@@ -28,10 +30,28 @@ func (c *conn) init(cfg *Config) {
 	if c.clock == nil {
 		c.clock = &c.own
 	}
+	c.pd, c.mem = cfg.PD, cfg.Memory
 	c.qpn, c.typ, c.service, c.migrated = cfg.QPN, cfg.Type, service(cfg.Type), !cfg.NotMigrated
 }
 
 func (c *conn) mtu() uint32 { return uint32(c.attr.PathMTU) }
+
+// outgoing and incoming return the memory of a work request.
+func (c *conn) outgoing(wr *SendWR) span {
+	return span{wr.Local, wr.Gather, wr.SGEs, c.keyed(wr.SGEs), c.pd}
+}
+func (c *conn) incoming(wr *RecvWR) span {
+	return span{wr.Local, wr.Scatter, wr.SGEs, c.keyed(wr.SGEs), c.pd}
+}
+
+// keyed returns what knows the keys of sges, where there are any, or nil.
+func (c *conn) keyed(sges []SGE) LocalMemory {
+	if sges == nil {
+		return nil
+	}
+	m, _ := c.mem.(LocalMemory)
+	return m
+}
 
 func (c *conn) raise(e Event) { c.events |= 1 << e }
 

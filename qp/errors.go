@@ -72,6 +72,8 @@ var (
 	errDatagram    error = detailed{ErrLength, "qp: datagram longer than the path MTU"}
 	errNoRd        error = detailed{ErrOp, "qp: max_rd_atomic is 0: READ, ATOMIC, ATOMIC WRITE and FLUSH are not available"}
 	errNoBinder    error = detailed{ErrOp, "qp: the Memory of this QP has no windows (it is no Binder)"}
+	errNoLocal     error = detailed{ErrOp, "qp: the Memory of this QP has no local keys (it is no LocalMemory)"}
+	errInlineKey   error = detailed{ErrInline, "qp: inline data in memory that its key does not grant"}
 	errRemoteQPN   error = detailed{ErrRange, "qp: RemoteQPN is above 0xffffff"}
 	errSRQNumber   error = detailed{ErrRange, "qp: SRQ is above 0xffffff"}
 )

@@ -128,3 +128,171 @@ func TestLocalInSQD(t *testing.T) {
 	require.NoError(t, q.Modify(epoch, &qp.Attr{State: qp.RTS}, qp.AttrState))
 	require.True(t, usableBy(m, 1, qp.IncRKey(window)))
 }
+
+// keyedQP is a QP in RTS whose region, of 16 bytes at 0x1000, may be written locally, and
+// another region that may not.
+func keyedQP(t *testing.T, typ qp.Type) (q *qp.QP, m *qp.Regions, key, readOnly uint32) {
+	t.Helper()
+	m, err := qp.NewRegions(4)
+	require.NoError(t, err)
+	key, err = m.Register(qp.Region{PD: 1, Data: []byte("0123456789abcdef"), Addr: 0x1000, Access: qp.LocalWrite})
+	require.NoError(t, err)
+	readOnly, err = m.Register(qp.Region{PD: 1, Data: make([]byte, 128), Addr: 0x1000})
+	require.NoError(t, err)
+	cfg := base(typ)
+	cfg.Memory = m
+	q, err = qp.New(cfg)
+	require.NoError(t, err)
+	a := good(qp.RTS)
+	a.SQPSN, a.RQPSN, a.Access = 10, 0, qp.RemoteWrite|qp.RemoteRead
+	require.NoError(t, q.Connect(epoch, a))
+	return q, m, key, readOnly
+}
+
+func ackOf(q *qp.QP, n psn.PSN) {
+	p := request(bth.Acknowledge, n)
+	p.Opcode, p.AETH.Syndrome = bth.Opcode(0x11), aeth.Syndrome(31)
+	q.HandlePacket(epoch, p, nil)
+}
+
+// Rule RQ-11: what SGEs name is sent, and a key that goes ends the request with a local
+// protection error when all before it are complete.
+func TestKeyedSend(t *testing.T) {
+	var out qp.Outgoing
+	var c qp.Completion
+	q, m, key, _ := keyedQP(t, qp.RC)
+	sges := []qp.SGE{{Addr: 0x1002, Len: 3, LKey: key}, {}, {Addr: 0x100f, Len: 1, LKey: key}}
+	require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 1, Op: qp.OpSend, SGEs: sges}))
+	require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 2, Op: qp.OpSend, SGEs: sges}))
+	require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 3, Op: qp.OpSend}))
+	require.True(t, q.NextPacket(epoch, &out))
+	require.Equal(t, "234f", string(out.Packet.Payload))
+	require.NoError(t, m.Deregister(key))
+	require.False(t, q.NextPacket(epoch, &out))
+	require.False(t, q.NextPacket(epoch, &out), "the one before is to be sent again, and its memory has gone too")
+	for i, want := range []qp.Status{qp.LocalProtErr, qp.WRFlushErr, qp.WRFlushErr} {
+		require.True(t, q.NextCompletion(&c))
+		require.EqualValues(t, i+1, c.ID)
+		require.Equal(t, want, c.Status)
+	}
+}
+
+// Rule RQ-11: the request that was refused waits for those before it, which are sent again
+// to ask for an acknowledgement.
+func TestKeyedSendOrder(t *testing.T) {
+	var out qp.Outgoing
+	var c qp.Completion
+	q, _, key, _ := keyedQP(t, qp.RC)
+	good := []qp.SGE{{Addr: 0x1000, Len: 16, LKey: key}}
+	require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 1, Op: qp.OpWrite, SGEs: good}))
+	require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 2, Op: qp.OpWrite, SGEs: []qp.SGE{{Addr: 0x1001, Len: 16, LKey: key}}}))
+	require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 3, Op: qp.OpSend}))
+	require.True(t, q.NextPacket(epoch, &out))
+	require.False(t, out.Packet.AckReq)
+	require.False(t, q.NextPacket(epoch, &out))
+	require.True(t, q.NextPacket(epoch, &out))
+	require.True(t, out.Retransmission && out.Packet.AckReq)
+	require.False(t, q.NextPacket(epoch, &out))
+	require.False(t, q.NextCompletion(&c))
+	ackOf(q, 10)
+	for _, want := range []qp.Completion{{ID: 2, Status: qp.LocalProtErr, Op: qp.OpWrite, QPN: 1}, {ID: 3, Status: qp.WRFlushErr, Op: qp.OpSend, QPN: 1}} {
+		require.True(t, q.NextCompletion(&c))
+		require.Equal(t, want, c)
+	}
+	require.Equal(t, qp.Error, q.State())
+}
+
+// Rule RQ-11: the same on each kind of QP and operation, each fault of the key by itself.
+func TestKeyedFaults(t *testing.T) {
+	for _, typ := range []qp.Type{qp.RC, qp.UC, qp.UD, qp.XRCSend} {
+		for _, op := range []qp.Op{qp.OpSend, qp.OpWrite, qp.OpRead, qp.OpCmpSwap} {
+			_, m, key, readOnly := keyedQP(t, typ)
+			other, err := m.Register(qp.Region{PD: 7, Data: make([]byte, 16), Addr: 0x1000, Access: qp.LocalWrite})
+			require.NoError(t, err)
+			bad := []qp.SGE{{0x1000, 8, 666}, {0x1009, 8, key}, {0xfff, 8, key}, {1<<64 - 1, 8, key}, {0x1000, 8, other}}
+			if op == qp.OpRead || op == qp.OpCmpSwap {
+				bad = append(bad, qp.SGE{Addr: 0x1000, Len: 8, LKey: readOnly})
+			}
+			for _, e := range bad {
+				q, err := qp.New(func() qp.Config { c := base(typ); c.Memory = m; return c }())
+				require.NoError(t, err)
+				a := good(qp.RTS)
+				require.NoError(t, q.Connect(epoch, a))
+				wr := &qp.SendWR{ID: 1, Op: op, SGEs: []qp.SGE{e}, AH: qp.NewAddressHandle(qp.AHAttr{})}
+				if err := q.PostSend(epoch, wr); err != nil {
+					require.ErrorIs(t, err, qp.ErrOp)
+					continue
+				}
+				var out qp.Outgoing
+				var c qp.Completion
+				require.False(t, q.NextPacket(epoch, &out))
+				require.True(t, q.NextCompletion(&c))
+				require.Equal(t, qp.LocalProtErr, c.Status, "%v %v %v", typ, op, e)
+				want := qp.Error
+				if typ == qp.UC || typ == qp.UD {
+					want = qp.SQE
+				}
+				require.Equal(t, want, q.State())
+			}
+		}
+	}
+}
+
+// Rule RQ-11: a READ whose memory goes before its response comes.
+func TestKeyedResponse(t *testing.T) {
+	var out qp.Outgoing
+	var c qp.Completion
+	q, m, key, _ := keyedQP(t, qp.RC)
+	require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 1, Op: qp.OpRead, SGEs: []qp.SGE{{Addr: 0x1004, Len: 2, LKey: key}}}))
+	require.True(t, q.NextPacket(epoch, &out))
+	require.NoError(t, m.Deregister(key))
+	p := request(bth.ReadResponseOnly, 10)
+	p.AETH.Syndrome = aeth.Syndrome(31)
+	p.SetPayload([]byte("xy"))
+	require.Equal(t, qp.Refused, q.HandlePacket(epoch, p, nil))
+	require.True(t, q.NextCompletion(&c))
+	require.Equal(t, qp.Completion{ID: 1, Status: qp.LocalProtErr, Op: qp.OpRead, QPN: 1}, qp.Completion{ID: c.ID, Status: c.Status, Op: c.Op, QPN: c.QPN})
+}
+
+// Rule RS-08a: a receive whose memory is refused.
+func TestKeyedReceive(t *testing.T) {
+	for _, typ := range []qp.Type{qp.RC, qp.UC, qp.UD} {
+		q, m, key, readOnly := keyedQP(t, typ)
+		big, err := m.Register(qp.Region{PD: 1, Data: make([]byte, 64), Addr: 0x2000, Access: qp.LocalWrite})
+		require.NoError(t, err)
+		require.NoError(t, q.PostRecv(&qp.RecvWR{ID: 1, SGEs: []qp.SGE{{Addr: 0x2000, Len: 60, LKey: big}}}))
+		require.NoError(t, q.PostRecv(&qp.RecvWR{ID: 2, SGEs: []qp.SGE{{Addr: 0x1000, Len: 64, LKey: readOnly}}}))
+		require.NoError(t, q.PostRecv(&qp.RecvWR{ID: 3, SGEs: []qp.SGE{{Addr: 0x1000, Len: 16, LKey: key}}}))
+		send := func(n psn.PSN) qp.Verdict {
+			p := request(bth.SendOnly, n)
+			switch typ {
+			case qp.UC:
+				p.Opcode = bth.UC.Opcode(bth.SendOnly)
+			case qp.UD:
+				p.Opcode = bth.UD.Opcode(bth.SendOnly)
+				p.DETH.QKey = q.Attr().QKey
+			}
+			p.SetPayload([]byte("hello"))
+			return q.HandlePacket(epoch, p, nil)
+		}
+		require.Equal(t, qp.Accepted, send(0), typ)
+		b, ok := m.Local(qp.LocalAccess{PD: 1, LKey: big, VA: 0x2000, Len: 64})
+		require.True(t, ok)
+		require.Contains(t, string(b), "hello")
+		require.NotEqual(t, qp.Accepted, send(1), typ)
+		require.Equal(t, qp.Error, q.State())
+		var c qp.Completion
+		for i, want := range []qp.Status{qp.Success, qp.LocalProtErr, qp.WRFlushErr} {
+			require.True(t, q.NextCompletion(&c))
+			require.Equal(t, want, c.Status)
+			require.EqualValues(t, i+1, c.ID)
+		}
+		var out qp.Outgoing
+		if typ == qp.RC {
+			require.True(t, q.NextPacket(epoch, &out))
+			require.Equal(t, aeth.NakSyndrome(aeth.NakRemoteOperationalError), out.Packet.AETH.Syndrome)
+		} else {
+			require.False(t, q.NextPacket(epoch, &out))
+		}
+	}
+}

@@ -12,8 +12,9 @@ const (
 	RemoteAtomic
 	FlushGlobal
 	FlushPersistent
-	MWBind    // regions: windows may be bound to it
-	ZeroBased // addresses count from 0 at the region's start
+	MWBind     // regions: windows may be bound to it
+	ZeroBased  // addresses count from 0 at the region's start
+	LocalWrite // regions: receives and results may be placed there by key, see [LocalMemory]
 )
 
 // PD is a protection domain: a number that a QP and what it may reach share.
@@ -56,6 +57,32 @@ type Binder interface {
 // byte is one higher.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
+// SGE names a piece of local memory by its key, as ibv_sge does.
+type SGE struct {
+	Addr uint64
+	Len  uint32 // bytes
+	LKey uint32
+}
+
+// LocalMemory is implemented by a Memory that knows local keys: those of SGEs.
+// [Regions] is one.
+type LocalMemory interface {
+	// Local returns the a.Len bytes at a.VA of the region that a.LKey names, or false
+	// when it does not exist, belongs to another protection domain, does not hold the
+	// whole range, or may not be written where a.Write is set. It is asked for each
+	// packet, so that a region that goes takes its memory with it.
+	Local(a LocalAccess) ([]byte, bool)
+}
+
+// LocalAccess is what a work request asks of a [LocalMemory].
+type LocalAccess struct {
+	PD    PD
+	LKey  uint32
+	VA    uint64
+	Len   uint32
+	Write bool
+}
+
 // Flusher is implemented by a Memory that has something to do on FLUSH. Others
 // are taken for memory whose writes are visible and persistent at once.
 type Flusher interface {
@@ -64,68 +91,123 @@ type Flusher interface {
 	Flush(rkey uint32, va uint64, n uint32, sel reth.Selectivity, placement reth.Placement)
 }
 
-// span is a message buffer: one slice, or a list of slices one after the other.
+// span is a message buffer: one slice, a list of slices one after the other, or a list
+// of SGEs.
 type span struct {
 	one  []byte
 	many [][]byte
+	sges []SGE
+	mem  LocalMemory // of the SGEs
+	pd   PD
 }
 
-func (s span) len() uint64 {
-	if s.many == nil {
-		return uint64(len(s.one))
+func (s *span) len() uint64 {
+	n := uint64(len(s.one))
+	if s.many != nil {
+		n = 0
+		for _, b := range s.many {
+			n += uint64(len(b))
+		}
 	}
-	n := uint64(0)
-	for _, b := range s.many {
-		n += uint64(len(b))
+	if s.sges != nil {
+		n = 0
+		for i := range s.sges {
+			n += uint64(s.sges[i].Len)
+		}
 	}
 	return n
 }
 
-// slice returns n bytes at off: a part of the one slice that holds them, or a
-// copy in buf. The caller has checked the bounds.
-func (s span) slice(off, n uint64, buf []byte) []byte {
-	if s.many == nil {
-		return s.one[off : off+n : off+n]
+// local returns n bytes at off of an SGE, or false where the memory refuses them.
+func (s *span) local(e *SGE, off, n uint64, write bool) ([]byte, bool) {
+	if s.mem == nil || e.Addr+off < off {
+		return nil, false
+	}
+	return s.mem.Local(LocalAccess{s.pd, e.LKey, e.Addr + off, uint32(n), write})
+}
+
+// slice returns n bytes at off: a part of the one slice that holds them, or a copy in
+// buf. The caller has checked the bounds. It returns false where the memory refuses an
+// SGE.
+func (s *span) slice(off, n uint64, buf []byte) ([]byte, bool) {
+	if s.sges == nil && s.many == nil {
+		return s.one[off : off+n : off+n], true
 	}
 	out := buf[:0]
-	for _, b := range s.many {
-		l := uint64(len(b))
+	for i := range max(len(s.many), len(s.sges)) {
+		l := s.piece(i)
 		if off >= l {
 			off -= l
 			continue
 		}
 		m := min(l-off, n-uint64(len(out)))
-		if m == n {
-			return b[off : off+n : off+n]
+		b, ok := []byte(nil), true
+		if s.sges == nil {
+			b = s.many[i][off : off+m : off+m]
+		} else {
+			b, ok = s.local(&s.sges[i], off, m, false)
 		}
-		out = append(out, b[off:off+m]...)
+		if !ok || m == n {
+			return b, ok
+		}
+		out = append(out, b...)
 		off = 0
 		if uint64(len(out)) == n {
 			break
 		}
 	}
-	return out
+	return out, true
 }
 
-// put copies src to off. The caller has checked the bounds.
-func (s span) put(off uint64, src []byte) {
-	if s.many == nil {
-		place(s.one[off:], src)
-		return
+func (s *span) piece(i int) uint64 {
+	if s.sges == nil {
+		return uint64(len(s.many[i]))
 	}
-	for _, b := range s.many {
-		l := uint64(len(b))
+	return uint64(s.sges[i].Len)
+}
+
+// put copies src to off. The caller has checked the bounds. It returns false where the
+// memory refuses an SGE.
+func (s *span) put(off uint64, src []byte) bool {
+	if s.sges == nil && s.many == nil {
+		place(s.one[off:], src)
+		return true
+	}
+	for i := range max(len(s.many), len(s.sges)) {
+		if len(src) == 0 {
+			break
+		}
+		l := s.piece(i)
 		if off >= l {
 			off -= l
 			continue
 		}
-		n := copy(b[off:], src)
+		n := min(l-off, uint64(len(src)))
+		if s.sges == nil {
+			copy(s.many[i][off:], src)
+		} else {
+			b, ok := s.local(&s.sges[i], off, n, true)
+			if !ok {
+				return false
+			}
+			place(b, src[:n])
+		}
 		src = src[n:]
 		off = 0
-		if len(src) == 0 {
-			return
+	}
+	return true
+}
+
+// reaches reports whether the memory grants all SGEs for writing.
+func (s *span) reaches() bool {
+	for i := range s.sges {
+		if e := &s.sges[i]; e.Len != 0 {
+			if _, ok := s.local(e, 0, uint64(e.Len), true); !ok {
+				return false
+			}
 		}
 	}
+	return true
 }
 
 // place copies src to dst, unless that is where it is: simulations whose peers share

@@ -316,11 +316,7 @@ func (q *QP) FailSend(s Status) {
 	if q.req.mode != running && q.req.mode != draining || q.req.sq.done == q.req.sq.tail {
 		return
 	}
-	q.req.fail(q.req.sq.at(q.req.sq.done), s)
-	if q.typ == UC || q.typ == UD {
-		q.req.mode = stopped
-		q.attr.State = SQE
-	}
+	q.req.failHead(s)
 	q.after()
 }
 
@@ -381,7 +377,13 @@ func (q *QP) nextResponse(out *Outgoing) bool {
 }
 
 func (q *QP) nextRequest(now time.Time, out *Outgoing) bool {
-	if q.req.sq.cur == q.req.sq.tail || !q.req.nextPacket(q.clock.At(now), out) {
+	if q.req.sq.cur == q.req.sq.tail {
+		return false
+	}
+	if mode := q.req.mode; !q.req.nextPacket(q.clock.At(now), out) {
+		if q.req.mode != mode {
+			q.after() // its memory refused what was to be sent
+		}
 		return false
 	}
 	if q.attr.State == SQD {

@@ -247,6 +247,20 @@ func (t *Regions) Remote(a RemoteAccess) ([]byte, bool) {
 	return s.data[off:end:end], true
 }
 
+// Local implements [LocalMemory].
+func (t *Regions) Local(a LocalAccess) ([]byte, bool) {
+	s := t.lookup(a.LKey)
+	if s == nil || s.kind != slotRegion || s.pd != a.PD || a.Write && s.access&LocalWrite == 0 {
+		return nil, false
+	}
+	off, ok := s.offset(a.VA, uint64(a.Len))
+	if !ok {
+		return nil, false
+	}
+	end := off + uint64(a.Len)
+	return s.data[off:end:end], true
+}
+
 // Invalidate implements [Memory]: a peer may invalidate a window that is bound
 // to this QP, and nothing else. The window stays allocated, to be bound again.
 func (t *Regions) Invalidate(a RemoteAccess) bool {

@@ -22,7 +22,6 @@ type Requester struct {
 	credit    credits
 	asks      ackReq
 	reads     reads
-	binder    Binder // of the config's Memory, where it is one
 	mode      mode
 	signalAll bool
 }
@@ -50,7 +49,6 @@ func (r *Requester) init(cfg *Config, c *conn) {
 		asks:  ackReq{every: uint32(cfg.AckEvery)},
 		reads: reads{cap: uint32(cfg.MaxRdAtomic)}, signalAll: cfg.SignalAll,
 	}
-	r.binder, _ = cfg.Memory.(Binder)
 	if r.asks.every == 0 {
 		r.asks.every = 64
 	}
@@ -64,7 +62,7 @@ func (r *Requester) init(cfg *Config, c *conn) {
 func (r *Requester) reset() {
 	r.sq.reset()
 	*r = Requester{conn: r.conn, sq: r.sq, win: window{size: r.win.size}, retry: retry{forever: r.retry.forever},
-		asks: ackReq{every: r.asks.every}, reads: reads{cap: r.reads.cap}, binder: r.binder, signalAll: r.signalAll}
+		asks: ackReq{every: r.asks.every}, reads: reads{cap: r.reads.cap}, signalAll: r.signalAll}
 }
 
 // Connect begins to send with the attributes of RTS, of which it takes PKey,
@@ -171,6 +169,10 @@ func (r *Requester) postSend(wr *SendWR) error {
 		n = packets(uint64(length), r.mtu())
 	}
 	w := r.sq.push(wr, length, n)
+	if wr.Flags&Inline != 0 && !r.sq.copyInline(w, r.outgoing(wr)) {
+		r.sq.tail--
+		return errInlineKey
+	}
 	if r.mode == broken || r.mode == stopped {
 		w.status = WRFlushErr
 		r.sq.done, r.sq.cur, r.sq.started = r.sq.tail, r.sq.tail, r.sq.tail
@@ -182,7 +184,8 @@ func (r *Requester) postSend(wr *SendWR) error {
 
 // checkWR returns the length of wr's message in bytes, or why it is refused.
 func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
-	local := span{wr.Local, wr.Gather}.len()
+	buf := r.outgoing(wr)
+	local := buf.len()
 	switch {
 	case wr.Op > OpLocalInv,
 		r.typ == UD && wr.Op > OpSendImm,
@@ -197,8 +200,11 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 	case r.typ == XRCSend && wr.SRQ > maxQPN:
 		return 0, errSRQNumber
 	}
+	if wr.SGEs != nil && buf.mem == nil {
+		return 0, errNoLocal
+	}
 	if wr.Op.local() {
-		if r.binder == nil {
+		if _, ok := r.mem.(Binder); !ok {
 			return 0, errNoBinder
 		}
 		return 0, nil

@@ -4,6 +4,10 @@ package qp
 // when all before it are complete, and what is behind it starts when it is (rule
 // RQ-36). They take no PSN.
 func (r *Requester) runLocal() {
+	if r.sq.done != r.sq.started && r.sq.at(r.sq.done).status != Success {
+		r.failHead(r.sq.at(r.sq.done).status)
+		return
+	}
 	for r.mode == running && r.sq.done == r.sq.started && r.sq.started != r.sq.tail {
 		w := r.sq.at(r.sq.started)
 		if !w.wr.Op.local() {
@@ -21,9 +25,32 @@ func (r *Requester) runLocal() {
 
 // execute performs a local operation, or returns false where the memory refuses it.
 func (r *Requester) execute(wr *SendWR) bool {
+	binder := r.mem.(Binder) // checked when it was posted
 	if wr.Op == OpLocalInv {
-		return r.binder.InvalidateLocal(wr.RKey) == nil
+		return binder.InvalidateLocal(wr.RKey) == nil
 	}
-	_, err := r.binder.Bind(Binding{Window: wr.RKey, Region: wr.Region, VA: wr.RemoteAddr, Len: wr.Length, Access: wr.Access, QPN: r.qpn})
+	_, err := binder.Bind(Binding{Window: wr.RKey, Region: wr.Region, VA: wr.RemoteAddr, Len: wr.Length, Access: wr.Access, QPN: r.qpn})
 	return err == nil
+}
+
+// refuseLocal has w, the entry at cur, fail with LocalProtErr when all before it are
+// complete, for its memory refuses an SGE. What was sent before it is sent again, so
+// that the last of it asks for an acknowledgement.
+func (r *Requester) refuseLocal(w *wqe) {
+	w.status = LocalProtErr
+	if r.sq.cur == r.sq.done {
+		r.failHead(LocalProtErr)
+		return
+	}
+	r.again()
+}
+
+// failHead ends the entry at done with s. UC and UD QPs go to SQE, others to Error; what
+// else is queued completes flushed.
+func (r *Requester) failHead(s Status) {
+	r.fail(r.sq.at(r.sq.done), s)
+	if r.typ == UC || r.typ == UD {
+		r.mode = stopped
+		r.attr.State = SQE
+	}
 }

@@ -245,13 +245,18 @@ func (r *Requester) handleResponse(t int64, n psn.Seq, p *bth.Packet) Verdict {
 		r.fail(w, BadRespErr)
 		return r.drop(Refused, WhyResponse)
 	}
+	placed, buf := true, r.outgoing(&w.wr)
 	switch w.wr.Op {
 	case OpRead:
-		span{w.wr.Local, w.wr.Gather}.put(uint64(w.got)*uint64(r.mtu()), p.Payload)
+		placed = buf.put(uint64(w.got)*uint64(r.mtu()), p.Payload)
 	case OpCmpSwap, OpFetchAdd:
 		var v [8]byte
 		binary.LittleEndian.PutUint64(v[:], p.AtomicAckETH.Orig)
-		span{w.wr.Local, w.wr.Gather}.put(0, v[:])
+		placed = buf.put(0, v[:])
+	}
+	if !placed {
+		r.fail(w, LocalProtErr)
+		return r.drop(Refused, WhyLocal)
 	}
 	w.got++
 	if w.got == w.n {

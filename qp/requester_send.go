@@ -13,6 +13,9 @@ func (r *Requester) sendable() *wqe {
 		return nil
 	}
 	w := r.sq.at(r.sq.cur)
+	if w.status != Success {
+		return nil // its memory was refused: it waits for those before it
+	}
 	if r.sq.cur == r.sq.started {
 		// A message that begins.
 		if r.mode == draining || w.wr.Op.local() {
@@ -87,7 +90,10 @@ func (r *Requester) nextPacket(t int64, out *Outgoing) bool {
 	if r.typ == UD {
 		out.AH = w.wr.AH
 	}
-	r.build(w, out)
+	if !r.build(w, out) {
+		r.refuseLocal(w)
+		return false
+	}
 
 	p := &out.Packet
 	r.counters.TxPackets++
@@ -145,8 +151,15 @@ var sendOps = [...][4]bth.Operation{
 	OpWriteImm: {bth.WriteOnlyImm, bth.WriteFirst, bth.WriteMiddle, bth.WriteLastImm},
 }
 
-// build makes the packet at next of w, and moves next past it.
-func (r *Requester) build(w *wqe, out *Outgoing) {
+// build makes the packet at next of w, and moves next past it, or returns false where
+// the memory refuses an SGE.
+func (r *Requester) build(w *wqe, out *Outgoing) bool {
+	if w.wr.SGEs != nil && w.wr.Op.hasResponse() && w.wr.Op != OpAtomicWrite && w.got == 0 {
+		// Before the peer does anything.
+		if buf := r.outgoing(&w.wr); !buf.reaches() {
+			return false
+		}
+	}
 	p := &out.Packet
 	*p = bth.Packet{}
 	p.M, p.PKey, p.DestQP, p.PSN = r.migrated, r.attr.PKey, r.attr.DestQPN, r.win.next.PSN()
@@ -163,7 +176,7 @@ func (r *Requester) build(w *wqe, out *Outgoing) {
 		p.RETH = reth.Header{VA: w.wr.RemoteAddr + off, RKey: w.wr.RKey, DMALen: w.length - uint32(off)}
 		w.again = w.again || i != 0
 		r.win.next = w.end()
-		return
+		return true
 	case OpCmpSwap, OpFetchAdd:
 		p.Opcode = s.Opcode(bth.CmpSwap)
 		p.AtomicETH = reth.AtomicETH{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, SwapAdd: w.wr.Swap, Compare: w.wr.CompareAdd}
@@ -172,7 +185,7 @@ func (r *Requester) build(w *wqe, out *Outgoing) {
 			p.AtomicETH.SwapAdd, p.AtomicETH.Compare = w.wr.CompareAdd, 0
 		}
 		r.win.next++
-		return
+		return true
 	case OpFlush:
 		p.Opcode = s.Opcode(bth.Flush)
 		p.RETH = reth.Header{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, DMALen: w.length}
@@ -184,7 +197,7 @@ func (r *Requester) build(w *wqe, out *Outgoing) {
 			p.FETH.Sel = reth.MemoryRegion
 		}
 		r.win.next++
-		return
+		return true
 	}
 
 	last := i+1 == uint64(w.n)
@@ -206,11 +219,12 @@ func (r *Requester) build(w *wqe, out *Outgoing) {
 	if !last {
 		size = uint64(r.mtu())
 	}
-	if w.wr.Gather == nil {
-		p.SetPayload(w.wr.Local[off : off+size : off+size])
-	} else {
-		p.SetPayload(span{nil, w.wr.Gather}.slice(off, size, out.gather[:]))
+	buf := r.outgoing(&w.wr)
+	payload, ok := buf.slice(off, size, out.gather[:])
+	if !ok {
+		return false
 	}
+	p.SetPayload(payload)
 	if i == 0 && (w.wr.Op == OpWrite || w.wr.Op == OpWriteImm || w.wr.Op == OpAtomicWrite) {
 		p.RETH = reth.Header{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, DMALen: w.length}
 	}
@@ -231,4 +245,5 @@ func (r *Requester) build(w *wqe, out *Outgoing) {
 		}
 	}
 	r.win.next++
+	return true
 }

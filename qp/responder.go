@@ -15,15 +15,12 @@ import (
 // A Responder is not safe for concurrent use.
 type Responder struct {
 	*conn
-	mem         Memory
-	flusher     Flusher
 	rq          recvQueue
 	msg         inbound
 	res         resources
 	ack         owed
 	epsn        psn.Seq // expected PSN
 	msn         uint32  // messages complete, modulo 2^24 (rule RS-13)
-	pd          PD
 	mode        mode
 	noCredits   bool
 	established bool // a packet arrived
@@ -46,11 +43,10 @@ func NewResponder(cfg Config) (*Responder, error) {
 
 func (r *Responder) init(cfg *Config, c *conn) {
 	*r = Responder{
-		conn: c, mem: cfg.Memory, pd: cfg.PD, rq: newRecvQueue(cfg),
+		conn: c, rq: newRecvQueue(cfg),
 		res:       resources{ring: make([]resource, cfg.MaxDestRdAtomic)},
 		noCredits: cfg.NoCredits || cfg.SRQ != nil || cfg.Type != RC,
 	}
-	r.flusher, _ = cfg.Memory.(Flusher)
 }
 
 // reset goes back to how init left it, in the same memory. Receives and
@@ -58,7 +54,7 @@ func (r *Responder) init(cfg *Config, c *conn) {
 func (r *Responder) reset() {
 	r.rq.reset()
 	clear(r.res.ring)
-	*r = Responder{conn: r.conn, mem: r.mem, flusher: r.flusher, pd: r.pd, rq: r.rq,
+	*r = Responder{conn: r.conn, rq: r.rq,
 		res: resources{ring: r.res.ring}, noCredits: r.noCredits}
 }
 
@@ -107,6 +103,9 @@ func (r *Responder) Err() bool { return r.mode == broken }
 func (r *Responder) PostRecv(wr *RecvWR) error {
 	if r.rq.srq != nil || r.rq.xrc != nil {
 		return ErrSRQ
+	}
+	if wr != nil && wr.SGEs != nil && r.keyed(wr.SGEs) == nil {
+		return errNoLocal
 	}
 	return r.rq.ring.post(wr)
 }

@@ -145,6 +145,17 @@ func (r *Responder) refuseReceive(s Status, op Op, code aeth.NakCode, why Reason
 	return v
 }
 
+// refuseLocal ends the receive whose memory refuses the message (rule RS-08a), and goes to
+// Error.
+func (r *Responder) refuseLocal() Verdict {
+	r.complete(Completion{Status: LocalProtErr, Op: OpRecv})
+	if r.typ != UC && r.typ != UD {
+		r.sendNak(aeth.NakSyndrome(aeth.NakRemoteOperationalError), r.epsn)
+	}
+	r.mode = broken
+	return r.drop(Refused, WhyLocal)
+}
+
 // sendNak queues a NAK, which stands for an acknowledgement of all before it.
 func (r *Responder) sendNak(s aeth.Syndrome, n psn.Seq) {
 	r.ack.nak, r.ack.seq, r.ack.hasNak = s, n, true
@@ -166,7 +177,7 @@ func (r *Responder) executeSend(p *bth.Packet, srq *SRQ) Verdict {
 	if r.msg.kind == noMessage {
 		r.msg.kind, r.msg.got = sendMessage, 0
 	}
-	buf := span{r.rq.recv.Local, r.rq.recv.Scatter}
+	buf := r.incoming(&r.rq.recv)
 	if uint64(r.msg.got)+uint64(len(p.Payload)) > buf.len() {
 		r.counters.RespLocalLengthError++ // rule RS-08
 		return r.refuseReceive(LocalLengthErr, OpRecv, aeth.NakInvalidRequest, WhyRecvLength)
@@ -185,7 +196,9 @@ func (r *Responder) executeSend(p *bth.Packet, srq *SRQ) Verdict {
 		}
 		c.HasInv, c.InvRKey = true, p.IETH.RKey
 	}
-	buf.put(uint64(r.msg.got), p.Payload)
+	if !buf.put(uint64(r.msg.got), p.Payload) {
+		return r.refuseLocal()
+	}
 	r.msg.got += uint32(len(p.Payload))
 	r.epsn++
 	if last {
@@ -329,8 +342,8 @@ func (r *Responder) executeResponded(p *bth.Packet) Verdict {
 	case bth.ReadRequest:
 		r.counters.RxReadRequests++
 	case bth.Flush:
-		if r.flusher != nil {
-			r.flusher.Flush(res.rkey, res.va, res.len, p.FETH.Sel, p.FETH.Placement)
+		if f, ok := r.mem.(Flusher); ok {
+			f.Flush(res.rkey, res.va, res.len, p.FETH.Sel, p.FETH.Placement)
 		}
 	case bth.AtomicWrite:
 		r.counters.RxWriteRequests++

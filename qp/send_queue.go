@@ -46,23 +46,28 @@ func (q *sendQueue) at(i uint64) *wqe { return &q.wqe[i&uint64(len(q.wqe)-1)] }
 
 func (q *sendQueue) full() bool { return q.tail-q.head >= uint64(q.max) }
 
-// push adds wr, of length bytes in n packets. Inline data is copied (rule RQ-12).
+// push adds wr, of length bytes in n packets.
 func (q *sendQueue) push(wr *SendWR, length, n uint32) *wqe {
 	i := q.tail & uint64(len(q.wqe)-1)
 	w := &q.wqe[i]
 	w.wr, w.length, w.n = *wr, length, n
 	w.first, w.got, w.again, w.status = 0, 0, false, Success
-	if wr.Flags&Inline != 0 {
-		buf := q.inline[i*uint64(q.inlineSize):][:0:q.inlineSize]
-		buf = append(buf, span{wr.Local, wr.Gather}.slice(0, uint64(length), buf)...)
-		w.wr.Local, w.wr.Gather = buf, nil
-	}
 	q.tail++
 	return w
 }
 
+// copyInline copies the data of w, the newest entry (rule RQ-12). It returns false where
+// the memory refuses it.
+func (q *sendQueue) copyInline(w *wqe, from span) bool {
+	i := (q.tail - 1) & uint64(len(q.wqe)-1)
+	buf := q.inline[i*uint64(q.inlineSize):][:0:q.inlineSize]
+	b, ok := from.slice(0, uint64(w.length), buf)
+	w.wr.Local, w.wr.Gather, w.wr.SGEs = append(buf, b...), nil, nil
+	return ok
+}
+
 // release frees the entry at head, and lets go of the caller's memory.
 func (q *sendQueue) release(w *wqe) {
-	w.wr.Local, w.wr.Gather, w.wr.AH = nil, nil, nil
+	w.wr.Local, w.wr.Gather, w.wr.SGEs, w.wr.AH = nil, nil, nil, nil
 	q.head++
 }

@@ -20,7 +20,7 @@ func (q *recvRing) post(wr *RecvWR) error {
 	if q.tail-q.head >= q.max {
 		return errRecvFull
 	}
-	if (span{wr.Local, wr.Scatter}).len() > MaxMessage {
+	if buf := (span{one: wr.Local, many: wr.Scatter, sges: wr.SGEs}); buf.len() > MaxMessage {
 		return errMessage
 	}
 	q.wr[q.tail&uint32(len(q.wr)-1)] = *wr

@@ -65,12 +65,13 @@ const (
 	WhyResponse          // response of the wrong opcode or length
 	WhyNak               // NAK of the peer
 	WhyRNR               // RNR NAK of the peer, or a packet during its wait
+	WhyLocal             // an SGE that the local memory refuses
 )
 
 var reasonNames = [...]string{"", "transport version", "QP number", "opcode", "P_Key", "state", "wrong side", "Q_Key", "old PSN",
 	"PSN gap", "skipping", "opcode sequence", "length", "operation not allowed", "R_Key", "alignment", "max_dest_rd_atomic",
 	"SRQ", "no receive", "receive too short", "invalidate", "not remembered", "never sent", "reserved syndrome",
-	"response lost", "recovering", "bad response", "NAK", "RNR NAK"}
+	"response lost", "recovering", "bad response", "NAK", "RNR NAK", "local memory"}
 
 // String returns r in words.
 func (r Reason) String() string { return name(reasonNames[:], int(r)) }

@@ -66,7 +66,7 @@ func (r *Responder) ucSend(p *bth.Packet) Verdict {
 	if r.msg.kind == noMessage {
 		got = 0
 	}
-	if buf := (span{r.rq.recv.Local, r.rq.recv.Scatter}); uint64(got)+uint64(len(p.Payload)) > buf.len() {
+	if buf := r.incoming(&r.rq.recv); uint64(got)+uint64(len(p.Payload)) > buf.len() {
 		r.counters.RespLocalLengthError++
 		return r.drop(NoReceive, WhyRecvLength)
 	}

@@ -31,7 +31,7 @@ func (r *Responder) handleUD(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 		return r.drop(NoReceive, WhyNoReceive)
 	}
 	n := uint64(GRHSize + len(p.Payload))
-	buf := span{next.Local, next.Scatter}
+	buf := r.incoming(next)
 	if n > buf.len() {
 		// The receive waits for a datagram that fits.
 		r.counters.RespLocalLengthError++
@@ -41,8 +41,9 @@ func (r *Responder) handleUD(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	if grh == nil {
 		grh = new([GRHSize]byte)
 	}
-	buf.put(0, grh[:])
-	buf.put(GRHSize, p.Payload)
+	if !buf.put(0, grh[:]) || !buf.put(GRHSize, p.Payload) {
+		return r.refuseLocal()
+	}
 	c := Completion{Op: OpRecv, ByteLen: uint32(n), SrcQP: p.DETH.SrcQP, Solicited: p.SE, GRH: true}
 	if p.Opcode.Ext()&bth.HasImmDt != 0 {
 		c.HasImm, c.Imm = true, p.ImmDt.Imm

@@ -89,6 +89,11 @@ type SendWR struct {
 	// other. Each packet goes through the list from its start: keep it short.
 	Local  []byte
 	Gather [][]byte
+	// SGEs, where not nil, stand for both: memory by key, of the Memory that is a
+	// [LocalMemory]. It is looked up when each packet is built or placed; a key or
+	// range that is refused ends the request with LocalProtErr (rule RQ-11). The list
+	// itself must stay unchanged too.
+	SGEs []SGE
 
 	RemoteAddr uint64 // WRITE, READ, ATOMIC, FLUSH: virtual address at the peer, bytes
 	RKey       uint32 // WRITE, READ, ATOMIC, FLUSH; the key to invalidate for OpSendInv and OpLocalInv; the window for OpBindMW
@@ -119,6 +124,7 @@ type RecvWR struct {
 	ID      uint64 // the caller's, returned in the completion
 	Local   []byte
 	Scatter [][]byte // where not nil, stands for Local: its slices one after the other
+	SGEs    []SGE    // where not nil, stand for both: see [SendWR]
 }
 
 // Status is how a work request ended, as enum ibv_wc_status has it.
