@@ -32,6 +32,9 @@ type ConnConfig struct {
 	// PathMTU is the payload of a packet, in bytes, of the side that dials. 0 means
 	// the endpoint's.
 	PathMTU int
+	// Window is how many packets may be outstanding. A peer in software loses what its
+	// buffers do not hold, and all behind it is sent again. 0 means 8192.
+	Window int
 	// PrivateData go to the peer with the request (56 bytes), or with what accepts
 	// it (196 bytes).
 	PrivateData  []byte
@@ -108,7 +111,10 @@ type Message struct {
 	Op     qp.Op
 	Imm    uint32
 	HasImm bool
-	id     uint64
+	// InvRKey is, where HasInv, the key of a Window that the peer took away.
+	InvRKey uint32
+	HasInv  bool
+	id      uint64
 }
 
 // newConn makes a queue pair with receives posted. The lock is held.
@@ -120,7 +126,8 @@ func (e *Endpoint) newConn(now time.Time, cfg *ConnConfig) (*Conn, error) {
 	c.cfg.defaults(e)
 	var err error
 	c.q, err = e.port.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.RC, PD: e.pd, MaxSendWR: c.cfg.SendDepth,
-		MaxRecvWR: c.cfg.RecvDepth, MaxRdAtomic: min(c.cfg.MaxRdAtomic, 128), MaxDestRdAtomic: min(c.cfg.MaxDestRdAtomic, 128)},
+		MaxRecvWR: c.cfg.RecvDepth, MaxRdAtomic: min(c.cfg.MaxRdAtomic, 128), MaxDestRdAtomic: min(c.cfg.MaxDestRdAtomic, 128),
+		Window: c.cfg.Window},
 		SendCQ: e.cq, RecvCQ: e.cq})
 	if err != nil {
 		return nil, err
@@ -158,7 +165,8 @@ func (c *Conn) complete(now time.Time, wc *qp.Completion) {
 			}
 			return
 		}
-		c.inbox.got = append(c.inbox.got, Message{N: int(wc.ByteLen), Op: wc.Op, Imm: wc.Imm, HasImm: wc.HasImm, id: wc.ID})
+		c.inbox.got = append(c.inbox.got, Message{N: int(wc.ByteLen), Op: wc.Op, Imm: wc.Imm, HasImm: wc.HasImm,
+			InvRKey: wc.InvRKey, HasInv: wc.HasInv, id: wc.ID})
 		signal(c.inbox.arrived)
 		return
 	}
@@ -329,6 +337,12 @@ func (c *Conn) Send(ctx context.Context, b []byte) error {
 // SendImm is Send with immediate data.
 func (c *Conn) SendImm(ctx context.Context, b []byte, imm uint32) error {
 	return c.do(ctx, qp.SendWR{Op: qp.OpSendImm, Local: b, Imm: imm})
+}
+
+// SendInvalidate is Send which takes the key of a window away from this side, as the
+// peer asked it to do.
+func (c *Conn) SendInvalidate(ctx context.Context, b []byte, rkey uint32) error {
+	return c.do(ctx, qp.SendWR{Op: qp.OpSendInv, Local: b, RKey: rkey})
 }
 
 // Recv waits for a message and copies it to b. It returns its length, and

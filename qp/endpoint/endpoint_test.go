@@ -195,6 +195,54 @@ func TestConn(t *testing.T) {
 	}
 }
 
+// A window is a part of a region, for one peer, until a SEND with invalidate.
+func TestWindow(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{})
+	ctx := limit(t)
+	cfg := &endpoint.ConnConfig{Window: 4}
+	x, y := joined(t, a, b, cfg)
+	mr, err := b.Register(random(8192, 3), qp.MWBind)
+	require.NoError(t, err)
+	w, err := b.AllocWindow()
+	require.NoError(t, err)
+	_, err = w.Bind(y, mr, 4096, 4097, qp.RemoteRead)
+	require.Error(t, err)
+	_, err = w.Bind(y, mr, 4096, 0, qp.RemoteRead)
+	require.Error(t, err)
+	keys := map[uint32]bool{}
+	for range 3 {
+		r, err := w.Bind(y, mr, 100, 4000, qp.RemoteRead)
+		require.NoError(t, err)
+		require.Equal(t, r.RKey, w.RKey())
+		require.False(t, keys[r.RKey])
+		keys[r.RKey] = true
+		got := make([]byte, 4000)
+		require.NoError(t, x.ReadRemote(ctx, got, r))
+		require.Equal(t, mr.Bytes()[100:4100], got)
+		require.NoError(t, x.SendInvalidate(ctx, []byte("done"), r.RKey))
+		m, err := y.RecvMessage(ctx, got)
+		require.NoError(t, err)
+		require.True(t, m.HasInv)
+		require.Equal(t, r.RKey, m.InvRKey)
+		require.Equal(t, "done", string(got[:m.N]))
+	}
+	// Bound again while bound: the first key is dead. So is one that was invalidated.
+	first, err := w.Bind(y, mr, 0, 8192, qp.RemoteRead)
+	require.NoError(t, err)
+	second, err := w.Bind(y, mr, 0, 8192, qp.RemoteRead)
+	require.NoError(t, err)
+	require.NoError(t, x.ReadRemote(ctx, make([]byte, 8192), second))
+	w.Invalidate()
+	w.Invalidate()
+	require.NoError(t, w.Close())
+	require.Error(t, w.Close())
+	for _, r := range []endpoint.Remote{first, second} {
+		x, err := a.Dial(ctx, addr(b), nil)
+		require.NoError(t, err)
+		require.ErrorIs(t, x.ReadRemote(ctx, make([]byte, 1), r), syscall.EACCES)
+	}
+}
+
 // Refusals, silence, and calls given up: bounded, with errors that errors.Is knows.
 func TestDialErrors(t *testing.T) {
 	a, b := two(t, "memory", endpoint.Config{})
