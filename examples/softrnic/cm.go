@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"strconv"
 	"time"
 
+	"github.com/roce-go/roce/qp"
 	roce "github.com/roce-go/roce/qp/endpoint"
 )
 
@@ -26,11 +26,11 @@ func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), o.wait, fmt.Errorf("-cm %s: not done after %v (-wait)", o.cm, o.wait))
 	defer cancel()
 	if address != "" {
-		ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", address)
+		a, err := lookup("-cm "+o.cm, address, !e.gids[e.gid].Is4())
 		if err != nil {
 			return err
 		}
-		t.to = netip.AddrPortFrom(ips[0].Unmap(), uint16(port)).String()
+		t.to = netip.AddrPortFrom(a, uint16(port)).String()
 	}
 	switch {
 	case o.cm == "udaddy":
@@ -64,6 +64,7 @@ func (t *cmTool) serve(ctx context.Context) error {
 		return fmt.Errorf("no client came to port %d: %w", t.port, err)
 	}
 	defer c.Close()
+	t.conns = append(t.conns, c)
 	fmt.Fprintf(t.out, "connected: %v, QP %#06x\n", c.RemoteAddr().Addr(), c.QP())
 	switch t.o.cm {
 	case "rping":
@@ -82,6 +83,7 @@ func (t *cmTool) exchange(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
+	t.conns = append(t.conns, c)
 	fmt.Fprintf(t.out, "connected: %v, QP %#06x\n", c.RemoteAddr().Addr(), c.QP())
 	if t.o.cm == "rdma" {
 		return t.rdmaClient(ctx, c)
@@ -91,7 +93,10 @@ func (t *cmTool) exchange(ctx context.Context) error {
 
 // config has as many receives as the tools send messages at once.
 func (t *cmTool) config() roce.ConnConfig {
-	return roce.ConnConfig{RecvDepth: 64, RecvSize: max(t.size(), 256), SendDepth: 64, RetryCnt: 7, RNRRetry: 7}
+	var h qp.AHAttr
+	t.mark(&h)
+	return roce.ConnConfig{RecvDepth: 64, RecvSize: max(t.size(), 256), SendDepth: 64, RetryCnt: uint8(t.retries), RNRRetry: 7,
+		TrafficClass: h.TrafficClass, VLAN: h.VLAN, HasVLAN: h.HasVLAN}
 }
 
 func (t *cmTool) size() int {

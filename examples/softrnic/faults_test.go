@@ -151,6 +151,8 @@ func (l *lab) testRNR(t *testing.T) {
 		requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "SEND", -1)
 		requireFilled(t, buf, size, seed)
 	})
+	t.Run("late/ours", func(t *testing.T) { l.testLate(t, asks) })
+	t.Run("late/theirs", func(t *testing.T) { l.testLate(t, answers) })
 	k.rnr = 2
 	t.Run("exceeded/ours", func(t *testing.T) {
 		l.results.record(t, "RC, RNR retries exceeded", asks)
@@ -166,6 +168,52 @@ func (l *lab) testRNR(t *testing.T) {
 		c.guest.do(t, "post qp=%d op=send len=0", c.gqp)
 		require.Equal(t, "RNR_RETRY_EXC_ERR", c.guest.poll(t, c.gqp, 1)[0]["status"])
 	})
+}
+
+// testLate sends messages to receivers that are ready 0.3 to 2 s late, two receives at
+// a time. None of the connections may end.
+func (l *lab) testLate(t *testing.T, role int) {
+	const messages, size = 8, 15_000
+	late := []time.Duration{300, 600, 900, 1200, 1600, 2000} // milliseconds
+	var conns []*conn
+	for range late {
+		c := l.connect(t, link{kind: qp.RC, mtu: 1024, noRecvWait: 12, timeout: 14})
+		conns = append(conns, c)
+		for range messages {
+			if role == asks {
+				data, _ := c.filled(size)
+				c.post(t, qp.SendWR{Op: qp.OpSend, Local: data})
+			} else {
+				c.guest.do(t, "post qp=%d op=send mr=%d len=%d", c.gqp, c.mr, size)
+			}
+		}
+	}
+	start := time.Now()
+	for i, c := range conns {
+		time.Sleep(time.Until(start.Add(late[i] * time.Millisecond)))
+		for done := 0; done < messages; done += 2 {
+			for range 2 {
+				if role == asks {
+					c.guest.do(t, "recv qp=%d mr=%d len=%d", c.gqp, c.mr, size)
+				} else {
+					c.recv(t, 1, make([]byte, size))
+				}
+			}
+			for range 2 {
+				if role == asks {
+					requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "RECV", size)
+					require.Equal(t, qp.Success, c.completion(t, c.cq).Status)
+				} else {
+					require.Equal(t, qp.Success, c.completion(t, c.rcq).Status)
+					requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "SEND", -1)
+				}
+			}
+		}
+		l.results.count("RC, receives posted 0.3 to 2 s late", role, true)
+		n := c.qp.Counters()
+		t.Logf("late by %v: RNR NAKs received %d, sent %d; NAKs received %d, packets sent again %d of %d", late[i]*time.Millisecond,
+			n.RNRNakReceived, n.OutOfBuffer, n.PacketSeqErr, n.Retransmitted, n.TxPackets)
+	}
 }
 
 // testRefusals asks for what must be refused.

@@ -16,13 +16,13 @@ import (
 // handshakeConn is the TCP connection over which the tools tell each other their
 // numbers: to a server at addr, or where addr is empty the next from a client, for
 // whom it waits no longer than wait. Each read and write on it has a limit.
-func handshakeConn(addr string, port int, wait time.Duration) (net.Conn, error) {
+func handshakeConn(addr string, port int, wait, patience time.Duration) (net.Conn, error) {
 	if addr != "" {
 		c, err := net.DialTimeout("tcp", net.JoinHostPort(addr, strconv.Itoa(port)), 10*time.Second)
 		if err != nil {
 			return nil, fmt.Errorf("no server at TCP port %d of %s: %w", port, addr, err)
 		}
-		return limited{c}, nil
+		return limited{c, patience}, nil
 	}
 	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
 	if err != nil {
@@ -34,23 +34,26 @@ func handshakeConn(addr string, port int, wait time.Duration) (net.Conn, error) 
 	if err != nil {
 		return nil, fmt.Errorf("no client came to TCP port %d in %v (-wait): %w", port, wait, err)
 	}
-	return limited{c}, nil
+	return limited{c, patience}, nil
 }
 
 // limited is a connection on which nothing is waited for longer than patience.
-type limited struct{ net.Conn }
+type limited struct {
+	net.Conn
+	patience time.Duration
+}
 
 func (c limited) Read(b []byte) (int, error) {
-	_ = c.SetReadDeadline(time.Now().Add(patience))
+	_ = c.SetReadDeadline(time.Now().Add(c.patience))
 	n, err := c.Conn.Read(b)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("nothing came from the peer over TCP for %v: %w", patience, err)
+		err = fmt.Errorf("nothing came from the peer over TCP for %v (-patience): it may have other options, such as another -q: %w", c.patience, err)
 	}
 	return n, err
 }
 
 func (c limited) Write(b []byte) (int, error) {
-	_ = c.SetWriteDeadline(time.Now().Add(patience))
+	_ = c.SetWriteDeadline(time.Now().Add(c.patience))
 	return c.Conn.Write(b)
 }
 

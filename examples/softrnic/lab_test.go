@@ -264,7 +264,6 @@ type link struct {
 	guestPSN   uint32
 	rnr        int // rnr_retry of both, 7 when 0
 	timeout    int // of both, 18 when 0
-	srq        bool
 	window     int
 	forever    bool
 	noRecvWait int // min_rnr_timer of both, 12 when 0
@@ -459,7 +458,8 @@ Known of the driver:
   where the specification says invalid request.
 - It does not answer a READ of no bytes that it has answered before. Where the
   answer was lost, the READ never completes.
-- A FLUSH that it sends again asks for address 0.
+- A FLUSH or an ATOMIC WRITE that it sends again asks for address 0. The cases over bad
+  links leave both out.
 `)
 	return b.String()
 }

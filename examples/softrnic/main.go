@@ -1,11 +1,12 @@
 // Command softrnic is a RoCE endpoint in user space: a qp/softnic port on a wire
 // that a program without privileges can have. Against it run a Linux host's
-// ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong, and perftest's ib_send_bw,
-// ib_write_bw, ib_read_bw and ib_atomic_bw, unmodified, at either end; or two of
-// it talk to each other.
+// ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong, perftest's tests of bandwidth
+// and latency, and tools that connect by RDMA-CM, unmodified, at either end; or two
+// of it talk to each other.
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -51,21 +52,25 @@ options:
 `
 
 type options struct {
+	wire wireOptions
+	path path
+
+	pingpong, perftest, cm string
+	tcp                    int
+	n, size, mtu, qps      int
+	kind                   string
+	psn                    int
+	peer, op               string
+	dur, wait              time.Duration
+}
+
+// wireOptions say what the port is attached to.
+type wireOptions struct {
 	segment, udp, tap, packet string
 	strict                    bool
-	cm                        string
-	mac                       string
-	ips                       string
+	mac, ips                  string
 	gid                       int
 	rate, loss                int
-
-	pingpong, perftest string
-	tcp                int
-	n, size, mtu       int
-	kind               string
-	psn                int
-	peer, op           string
-	dur, wait          time.Duration
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -75,24 +80,30 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("softrnic", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() { fmt.Fprint(fs.Output(), usage); fs.PrintDefaults() }
-	fs.StringVar(&o.segment, "segment", "", "`LOCAL,REMOTE`: addresses with ports")
-	fs.StringVar(&o.udp, "udp", "", "local IP `address` of the socket")
-	fs.StringVar(&o.tap, "tap", "", "TAP interface `name`")
-	fs.StringVar(&o.packet, "packet", "", "interface `name`")
-	fs.BoolVar(&o.strict, "strict", false, "with -udp: take IPv4 packets of identification 0 alone")
-	fs.StringVar(&o.mac, "mac", "52:54:00:00:00:01", "Ethernet `address` of the port")
-	fs.StringVar(&o.ips, "ip", "192.0.2.1,2001:db8::1", "IP `addresses` of the port; with -udp its address")
-	fs.IntVar(&o.gid, "gid", 0, "`index` among them, where the peer's address does not say which")
-	fs.IntVar(&o.rate, "rate", 0, "most `bytes` sent a second; 0: as fast as it goes")
-	fs.IntVar(&o.loss, "loss", 0, "`thousandths` of the frames, sent and received, to lose; not with -udp")
+	fs.StringVar(&o.wire.segment, "segment", "", "`LOCAL,REMOTE`: addresses with ports")
+	fs.StringVar(&o.wire.udp, "udp", "", "local IP `address` of the socket")
+	fs.StringVar(&o.wire.tap, "tap", "", "TAP interface `name`")
+	fs.StringVar(&o.wire.packet, "packet", "", "interface `name`")
+	fs.BoolVar(&o.wire.strict, "strict", false, "with -udp: take IPv4 packets of identification 0 alone")
+	fs.StringVar(&o.wire.mac, "mac", "52:54:00:00:00:01", "Ethernet `address` of the port")
+	fs.StringVar(&o.wire.ips, "ip", "192.0.2.1,2001:db8::1", "IP `addresses` of the port; with -udp its address")
+	fs.IntVar(&o.wire.gid, "gid", 0, "`index` among them, where the peer's address does not say which")
+	fs.IntVar(&o.wire.rate, "rate", 0, "most `bytes` sent a second; 0: as fast as it goes")
+	fs.IntVar(&o.wire.loss, "loss", 0, "`thousandths` of the frames, sent and received, to lose; not with -udp")
 	fs.StringVar(&o.pingpong, "pingpong", "", "be ibv_`KIND`_pingpong: rc, uc or ud")
-	fs.StringVar(&o.perftest, "perftest", "", "be ib_`TEST`_bw: send, write, read or atomic (handshake of perftest 5.7 to 6.06)")
+	fs.StringVar(&o.perftest, "perftest", "", "be ib_`TEST`_bw: send, write, read or atomic; or ib_TEST: send_lat, write_lat, read_lat or atomic_lat (handshake of perftest 5.7 to 6.06)")
 	fs.StringVar(&o.cm, "cm", "", "be a `ROLE` of RDMA-CM: "+strings.Join(cmRoles, ", "))
 	fs.IntVar(&o.tcp, "p", 0, "`port`: of the tools' handshake over TCP, 0 means 18515; with -cm RDMA-CM's, 0 means the tool's own")
 	fs.IntVar(&o.n, "n", 1000, "`number` of messages")
-	fs.IntVar(&o.size, "size", 0, "`bytes` of a message; 0: what the tool takes (4096, 1024 for ud, 65536)")
+	fs.IntVar(&o.size, "size", 0, "`bytes` of a message; 0: what the tool takes (4096, 1024 for ud; 65536, 2 for latency)")
+	fs.IntVar(&o.qps, "q", 1, "`number` of queue pairs of -perftest, each with -n messages")
 	fs.IntVar(&o.mtu, "mtu", 1024, "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096")
 	fs.StringVar(&o.kind, "c", "rc", "`kind` of queue pair: rc, uc or ud")
+	fs.IntVar(&o.path.vlan, "vlan", -1, "VLAN `tag` (TCI: priority, 3 bits; DEI; VLAN ID, 12 bits) of what is sent; -1: none")
+	fs.IntVar(&o.path.dscp, "dscp", 0, "`DSCP` of what is sent")
+	fs.IntVar(&o.path.timeout, "timeout", 14, "`code` of the acknowledgement timer, 4.096 us * 2^code; 0: never")
+	fs.IntVar(&o.path.retries, "retry", 7, "`times` to send again without a response before the peer counts as gone")
+	fs.DurationVar(&o.path.patience, "patience", 30*time.Second, "longest `time` to wait for anything to happen once a client or server is there")
 	fs.IntVar(&o.psn, "psn", -1, "first `PSN` sent; -1: any")
 	fs.StringVar(&o.peer, "peer", "", "the peer's `QPN:PSN:GID[:RKEY:ADDRESS]`, numbers in hexadecimal; - reads that line from standard input")
 	fs.StringVar(&o.op, "op", "", "`operation` to do: send, write, read, fadd or cswap")
@@ -128,11 +139,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			o.tcp = 18515
 		}
 		var tcp net.Conn
-		if tcp, err = handshakeConn(fs.Arg(0), o.tcp, o.wait); err != nil {
+		if tcp, err = handshakeConn(fs.Arg(0), o.tcp, o.wait, o.path.patience); err != nil {
 			break
 		}
 		defer tcp.Close()
-		t := tool{endpoint: e, tcp: tcp, server: fs.NArg() == 0, n: o.n, size: o.size, mtu: o.mtu, out: stdout}
+		t := tool{endpoint: e, tcp: tcp, server: fs.NArg() == 0, n: o.n, size: o.size, mtu: o.mtu, qps: o.qps, out: stdout}
 		if o.pingpong != "" {
 			err = t.pingpong(o.pingpong)
 		} else {
@@ -143,6 +154,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "softrnic:", err)
+		e.explain(stderr)
 		return 1
 	}
 	return 0
@@ -150,24 +162,34 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 // check finds wrong options before anything is opened.
 func (o *options) check() error {
-	kinds, tests, ops := []string{"rc", "uc", "ud"}, []string{"send", "write", "read", "atomic"}, []string{"send", "write", "read", "fadd", "cswap"}
+	kinds, ops := []string{"rc", "uc", "ud"}, []string{"send", "write", "read", "fadd", "cswap"}
 	one := func(flag, v string, of []string) error {
 		if v == "" || slices.Contains(of, v) {
 			return nil
 		}
 		return fmt.Errorf("%s %q: want %s", flag, v, strings.Join(of, ", "))
 	}
-	if err := errors.Join(one("-pingpong", o.pingpong, kinds), one("-perftest", o.perftest, tests), one("-c", o.kind, kinds),
-		one("-op", o.op, ops), one("-cm", o.cm, cmRoles)); err != nil {
+	if err := errors.Join(one("-pingpong", o.pingpong, kinds), one("-perftest", o.perftest, perfTestNames), one("-c", o.kind, kinds),
+		one("-op", o.op, ops), one("-cm", o.cm, cmRoles), checkPerftest(o)); err != nil {
 		return err
 	}
 	for _, v := range []struct {
 		flag           string
 		is, least, max int
-	}{{"-n", o.n, 1, 1 << 30}, {"-size", o.size, 0, 1 << 30}, {"-p", o.tcp, 0, 65535}, {"-rate", o.rate, 0, 1 << 30}, {"-psn", o.psn, -1, 0xffffff}, {"-loss", o.loss, 0, 1000}} {
+	}{{"-n", o.n, 1, 1 << 30}, {"-size", o.size, 0, 1 << 30}, {"-p", o.tcp, 0, 65535}, {"-rate", o.wire.rate, 0, 1 << 30}, {"-psn", o.psn, -1, 0xffffff},
+		{"-loss", o.wire.loss, 0, 1000}, {"-q", o.qps, 1, 256}, {"-vlan", o.path.vlan, -1, 0xffff}, {"-dscp", o.path.dscp, 0, 63},
+		{"-timeout", o.path.timeout, 0, 31}, {"-retry", o.path.retries, 0, 7}} {
 		if v.is < v.least || v.is > v.max {
 			return fmt.Errorf("%s %d: want %d to %d", v.flag, v.is, v.least, v.max)
 		}
+	}
+	switch {
+	case o.wire.udp != "" && (o.path.vlan >= 0 || o.path.dscp != 0 || o.wire.loss != 0):
+		return errors.New("-vlan, -dscp and -loss: a UDP socket (-udp) has none of them; -packet has")
+	case o.qps != 1 && o.perftest == "":
+		return errors.New("-q: only -perftest has several queue pairs")
+	case o.wait <= 0 || o.path.patience <= 0:
+		return errors.New("-wait and -patience: want more than 0")
 	}
 	switch o.mtu {
 	case 256, 512, 1024, 2048, 4096:
@@ -180,60 +202,33 @@ func (o *options) check() error {
 // endpoint is a port on its wire.
 type endpoint struct {
 	*loop
-	regs *qp.Regions
-	gids []netip.Addr
-	gid  int
-	psn  uint32
+	path
+	regs  *qp.Regions
+	gids  []netip.Addr
+	gid   int
+	psn   uint32
+	pairs []*pair      // all that were made
+	conns []*roce.Conn // likewise
 }
 
 // open makes the wire and the port.
 func (o *options) open() (*endpoint, error) {
-	hw, err := net.ParseMAC(o.mac)
+	hw, err := net.ParseMAC(o.wire.mac)
 	if err != nil || len(hw) != 6 {
-		return nil, fmt.Errorf("-mac %s is no Ethernet address", o.mac)
+		return nil, fmt.Errorf("-mac %s is no Ethernet address", o.wire.mac)
 	}
-	e := &endpoint{gid: o.gid, psn: rand.Uint32()}
+	e := &endpoint{path: o.path, gid: o.wire.gid, psn: rand.Uint32()}
 	if o.psn >= 0 {
 		e.psn = uint32(o.psn)
 	}
-	if o.udp == "" {
-		for _, s := range strings.Split(o.ips, ",") {
-			a, err := netip.ParseAddr(s)
-			if err != nil {
-				return nil, fmt.Errorf("-ip: %w", err)
-			}
-			e.gids = append(e.gids, a)
-		}
+	flag, w, err := o.wire.open()
+	if err != nil {
+		return nil, err
 	}
-	var w roce.Wire
-	wires := 0
-	for _, s := range []string{o.segment, o.udp, o.tap, o.packet} {
-		if s != "" {
-			wires++
-		}
-	}
-	switch {
-	case wires != 1:
-		return nil, errors.New("name one wire: -segment, -udp, -tap or -packet; see -h")
-	case o.segment != "":
-		local, remote, _ := strings.Cut(o.segment, ",")
-		w = roce.Segment(local, remote, e.gids...)
-	case o.udp != "" && o.strict:
-		w = roce.StrictUDP(o.udp)
-	case o.udp != "":
-		w = roce.UDP(o.udp)
-	case o.tap != "":
-		w = roce.TAP(o.tap, e.gids...)
-	default:
-		w = roce.Packet(o.packet, e.gids...)
-	}
-	cfg := roce.Config{MAC: frame.MAC(hw), Rate: o.rate}
-	if o.loss != 0 {
-		if o.udp != "" {
-			return nil, errors.New("-loss: a UDP wire has no frames to lose")
-		}
+	cfg := roce.Config{MAC: frame.MAC(hw), Rate: o.wire.rate}
+	if loss := o.wire.loss; loss != 0 {
 		cfg.Filter = func(_ bool, b []byte) [][]byte {
-			if rand.IntN(1000) < o.loss {
+			if rand.IntN(1000) < loss {
 				return nil
 			}
 			return [][]byte{b}
@@ -245,13 +240,13 @@ func (o *options) open() (*endpoint, error) {
 	}
 	ep, err := cfg.Open(w)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	e.loop = newLoop(ep)
 	e.gids = ep.Addrs()
-	if o.gid < 0 || o.gid >= len(e.gids) {
+	if e.gid < 0 || e.gid >= len(e.gids) {
 		e.close()
-		return nil, fmt.Errorf("-gid %d: there are %d addresses", o.gid, len(e.gids))
+		return nil, fmt.Errorf("-gid %d: there are %d addresses", e.gid, len(e.gids))
 	}
 	if o.mtu > ep.PathMTU() {
 		e.close()
@@ -261,10 +256,73 @@ func (o *options) open() (*endpoint, error) {
 	return e, nil
 }
 
+// open returns the wire, and the flag that names it.
+func (o *wireOptions) open() (flag string, w roce.Wire, err error) {
+	var ips []netip.Addr
+	if o.udp == "" {
+		for _, s := range strings.Split(o.ips, ",") {
+			a, err := netip.ParseAddr(s)
+			if err != nil {
+				return "", nil, fmt.Errorf("-ip: %w", err)
+			}
+			ips = append(ips, a)
+		}
+	}
+	for _, x := range []struct{ flag, value string }{{"-segment", o.segment}, {"-udp", o.udp}, {"-tap", o.tap}, {"-packet", o.packet}} {
+		if x.value == "" {
+			continue
+		}
+		if flag != "" {
+			return "", nil, fmt.Errorf("%s and %s: name one wire; see -h", flag, x.flag)
+		}
+		flag = x.flag
+	}
+	switch flag {
+	case "-segment":
+		local, remote, _ := strings.Cut(o.segment, ",")
+		return flag, roce.Segment(local, remote, ips...), nil
+	case "-udp":
+		a, err := lookup(flag, o.udp, false)
+		if err != nil {
+			return "", nil, err
+		}
+		if o.strict {
+			return flag, roce.StrictUDP(a.String()), nil
+		}
+		return flag, roce.UDP(a.String()), nil
+	case "-tap":
+		return flag, roce.TAP(o.tap, ips...), nil
+	case "-packet":
+		return flag, roce.Packet(o.packet, ips...), nil
+	}
+	return "", nil, errors.New("name a wire: -segment, -udp, -tap or -packet; see -h")
+}
+
+// lookup returns the address that a flag names, by itself or as a host's; an IPv4
+// one, where there is, unless v6 is wanted.
+func lookup(flag, name string, v6 bool) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(name); err == nil {
+		return a, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("%s %q is no address, and no host: %w", flag, name, err)
+	}
+	for _, a := range list {
+		if a = a.Unmap(); a.Is4() != v6 {
+			return a, nil
+		}
+	}
+	return list[0].Unmap(), nil
+}
+
 // address returns an address handle for a peer.
 func (e *endpoint) address(gid [16]byte) (qp.AHAttr, error) {
 	a := netip.AddrFrom16(gid).Unmap()
 	h := qp.AHAttr{GID: gid}
+	e.mark(&h)
 	for i := range e.gids {
 		j := (e.gid + i) % len(e.gids)
 		if e.gids[j].Is4() == a.Is4() {

@@ -10,7 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/softnic"
 )
 
 func freeUDP(t *testing.T) int {
@@ -34,21 +39,24 @@ func TestUsage(t *testing.T) {
 		"-segment 127.0.0.1:0,127.0.0.1:1 -gid 7", "-segment 127.0.0.1:0,127.0.0.1:1 -mac x", "-packet nosuchinterface", "-segment 127.0.0.1:0,127.0.0.1:1 here",
 		"-udp 0.0.0.0", "-tap namesofmorethan15characters", "-segment 127.0.0.1:0,127.0.0.1:1 -n -5", "-segment 127.0.0.1:0,127.0.0.1:1 -size -1",
 		"-segment 127.0.0.1:0,127.0.0.1:1 -mtu 1000", "-segment 127.0.0.1:0,127.0.0.1:1 -perftest nosuch", "-segment 127.0.0.1:0,127.0.0.1:1 -cm nosuch",
-		"-packet lo -ip 127.0.0.1"} {
+		"-packet lo -ip 127.0.0.1", "-segment 127.0.0.1:0,127.0.0.1:1 -perftest read -c uc", "-segment 127.0.0.1:0,127.0.0.1:1 -perftest send_lat -q 2",
+		"-segment 127.0.0.1:0,127.0.0.1:1 -q 2 -pingpong rc", "-segment 127.0.0.1:0,127.0.0.1:1 -perftest write_lat -size -2", "-udp 127.0.0.1 -dscp 5",
+		"-segment 127.0.0.1:0,127.0.0.1:1 -timeout 32", "-segment 127.0.0.1:0,127.0.0.1:1 -vlan 65536", "-segment 127.0.0.1:0,127.0.0.1:1 -patience 0s",
+		"-udp name.that.is.none.invalid"} {
 		out, code := program(strings.Fields(bad)...)
 		require.Equal(t, 2, code, bad)
 		require.NotEmpty(t, out)
+		if flag := strings.Fields(bad + " x"); len(flag) > 2 {
+			require.Regexp(t, "softrnic: -[a-z]+|ADDRESS|flag provided", out, "the error names the flag")
+		}
 	}
 }
 
 // TestAgainstItself runs each tool between two of this program: on a segment, and
 // on sockets where the system has what they need.
 func TestAgainstItself(t *testing.T) {
-	a, b := freeUDP(t), freeUDP(t)
 	at := func(l, r int) string { return fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d", l, r) }
-	wires := map[string][2]string{
-		"segment": {at(a, b), at(b, a) + " -mac 52:54:00:00:00:02 -ip 192.0.2.2,2001:db8::2"},
-	}
+	wires := map[string][2]string{"segment": {}}
 	if runtime.GOOS == "linux" {
 		wires["udp"] = [2]string{"-udp 127.0.0.1", "-udp 127.0.0.2"}
 	}
@@ -58,14 +66,24 @@ func TestAgainstItself(t *testing.T) {
 		require.NoError(t, exec.Command("ip", "link", "set", tap, "mtu", "4400", "up").Run())
 		wires["interface"] = [2]string{"-ip 198.18.7.1 -tap " + tap, "-packet " + tap + " -mac 52:54:00:00:00:02 -ip 198.18.7.2"}
 	}
+	if testing.Short() {
+		wires = map[string][2]string{"segment": wires["segment"]}
+	}
 	for name, wire := range wires {
 		for _, what := range []string{
 			"-pingpong rc -n 50", "-pingpong rc -n 20 -size 20000 -mtu 4096", "-pingpong uc -n 50 -size 900", "-pingpong ud -n 50",
 			"-perftest send -n 50", "-perftest write -n 50", "-perftest read -n 50", "-perftest atomic -n 50",
-			"-perftest send -c ud -n 50 -size 500",
+			"-perftest send -c ud -n 50 -size 500", "-perftest send -n 20 -q 3 -size 3000", "-perftest write -n 20 -q 3", "-perftest read -n 20 -q 2",
+			"-perftest send_lat -n 50", "-perftest send_lat -c ud -n 50", "-perftest write_lat -n 300 -size 2000", "-perftest write_lat -c uc -n 50",
+			"-perftest read_lat -n 50", "-perftest atomic_lat -n 50",
 			"-cm rping -n 20 -size 3000", "-cm ucmatose -n 50", "-cm rdma", "-cm udaddy -n 40",
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
+				if name == "segment" {
+					t.Parallel()
+					a, b := freeUDP(t), freeUDP(t)
+					wire = [2]string{at(a, b), at(b, a) + " -mac 52:54:00:00:00:02 -ip 192.0.2.2,2001:db8::2"}
+				}
 				l, err := net.Listen("tcp", "127.0.0.1:0")
 				require.NoError(t, err)
 				port := l.Addr().(*net.TCPAddr).Port
@@ -104,6 +122,76 @@ func TestAgainstItself(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What goes wrong is said with what was counted and the likely cause.
+func TestExplains(t *testing.T) {
+	a, b := freeUDP(t), freeUDP(t)
+	out, code := program(strings.Fields(fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d -peer 11:1:192.0.2.9:101:0 -op write -n 1", a, b))...)
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "TxUnresolved 1")
+	require.Contains(t, out, "likely: no host has the peer's address")
+	require.Contains(t, out, "the ports, which are swapped")
+
+	out, code = program(strings.Fields(fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d -cm rping -wait 4s 192.0.2.9", a, b))...)
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "likely: no host has the peer's address")
+
+	for want, c := range map[string]struct {
+		p softnic.Counters
+		c qp.Counters
+	}{
+		"wrong ICRC":            {softnic.Counters{RxFrames: 9, RxICRCEncapsulated: 9}, qp.Counters{}},
+		"no RoCE packet":        {softnic.Counters{TxFrames: 9}, qp.Counters{TxPackets: 9, RetryExceededErr: 1}},
+		"not here":              {softnic.Counters{RxFrames: 9, RxRoCE: 9, RxNoQP: 9}, qp.Counters{}},
+		"another address":       {softnic.Counters{RxFrames: 9, RxRoCE: 9, RxWrongAddress: 9}, qp.Counters{}},
+		"no receives":           {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{RNRNakReceived: 8, RNRNakRetryErr: 1}},
+		"key, address":          {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{ReqRemoteAccessErrors: 1}},
+		"the same -size":        {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{RespLocalLengthError: 1}},
+		"does not respond":      {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{RetryExceededErr: 1}},
+		"responds no more":      {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{RetryExceededErr: 1, RxPackets: 5}},
+		"service does not send": {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{UCMessagesDropped: 1, RxPackets: 5}},
+	} {
+		require.Contains(t, likely(&c.p, &c.c), want)
+	}
+	require.Empty(t, likely(&softnic.Counters{}, &qp.Counters{}))
+}
+
+// VLAN tags and DSCP of what is sent.
+func TestMarks(t *testing.T) {
+	a, b := freeUDP(t), freeUDP(t)
+	peer, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: b})
+	require.NoError(t, err)
+	defer peer.Close()
+	go func() {
+		_ = peer.SetReadDeadline(time.Now().Add(10 * time.Second))
+		buf := make([]byte, 2000)
+		var asked bool
+		for {
+			n, from, err := peer.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			var f frame.Frame
+			switch {
+			case n >= 46 && string(buf[16:18]) == "\x08\x06" && !asked: // 192.0.2.2 answers
+				asked = true
+				r := append(append([]byte{}, buf[6:12]...), 2, 0, 0, 0, 0, 2)
+				r = append(r, buf[12:24]...)
+				r = append(r, 0, 2, 2, 0, 0, 0, 0, 2, 192, 0, 2, 2)
+				_, _ = peer.WriteToUDPAddrPort(append(r, buf[26:36]...), from)
+			case (frame.Finder{}).Decode(frame.Ethernet, buf[:n], n, &f) == nil:
+				assert.EqualValues(t, 1, f.VLANs)
+				assert.EqualValues(t, 0x6005, f.VLAN[0].TCI)
+				assert.EqualValues(t, 26<<2, f.TrafficClass)
+			}
+		}
+	}()
+	out, code := program(strings.Fields(fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d -peer 11:1:192.0.2.2:101:0 -op write -n 1 "+
+		"-vlan 0x6005 -dscp 26 -timeout 10 -retry 1", a, b))...)
+	require.Equal(t, 1, code, out)
+	require.Contains(t, out, "RetryExceededErr 1")
+	require.Contains(t, out, "no RoCE packet came")
 }
 
 // TestByHand connects two of this program with numbers from the command line.

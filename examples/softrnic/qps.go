@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/roce-go/roce/aeth"
@@ -12,13 +11,29 @@ import (
 
 // What both tools use.
 const (
-	toolQKey   = 0x11111111
-	sendDepth  = 128
-	recvDepth  = 512
-	rdAtomic   = 16
-	minRNR     = 12 // 0.64 ms
-	ackTimeout = 14 // 67 ms
+	toolQKey  = 0x11111111
+	sendDepth = 128
+	recvDepth = 512
+	rdAtomic  = 16
+	minRNR    = 12 // 0.64 ms
 )
+
+// path is how packets go to the peer, and how long it may take to respond.
+type path struct {
+	vlan     int // -1: no tag
+	dscp     int
+	timeout  int // of the acknowledgement timer, as a code: 4.096 us * 2^timeout
+	retries  int
+	patience time.Duration // how long a tool waits for anything to happen
+}
+
+// mark gives an address handle the path's VLAN and DSCP.
+func (p *path) mark(h *qp.AHAttr) {
+	h.TrafficClass = uint8(p.dscp) << 2
+	if p.vlan >= 0 {
+		h.VLAN, h.HasVLAN = uint16(p.vlan), true
+	}
+}
 
 func pSN(n uint32) psn.PSN            { return psn.PSN(n) & psn.Mask }
 func rnrTimer(code int) aeth.RNRTimer { return aeth.RNRTimer(code) }
@@ -37,19 +52,21 @@ type pair struct {
 }
 
 func (e *endpoint) newPair(kind string) (*pair, error) {
-	t, ok := kinds[kind]
-	if !ok {
-		return nil, fmt.Errorf("no kind of queue pair %q: rc, uc or ud", kind)
-	}
-	p := &pair{endpoint: e, kind: t, send: softnic.NewCQ(), recv: softnic.NewCQ()}
+	return e.newPairOn(kind, softnic.NewCQ(), softnic.NewCQ())
+}
+
+// newPairOn makes one with completion queues that others have too.
+func (e *endpoint) newPairOn(kind string, send, recv *softnic.CQ) (*pair, error) {
+	p := &pair{endpoint: e, kind: kinds[kind], send: send, recv: recv}
 	var err error
 	e.do(func(time.Time) {
 		p.qp, err = e.port.CreateQP(softnic.QPConfig{
-			Config: qp.Config{Type: t, MaxSendWR: sendDepth, MaxRecvWR: recvDepth,
+			Config: qp.Config{Type: p.kind, MaxSendWR: sendDepth, MaxRecvWR: recvDepth,
 				MaxRdAtomic: rdAtomic, MaxDestRdAtomic: 128, LinuxRetryForever: true, Window: 64},
 			SendCQ: p.send, RecvCQ: p.recv,
 		})
 	})
+	e.pairs = append(e.pairs, p)
 	return p, err
 }
 
@@ -82,7 +99,7 @@ func (p *pair) connect(to *peer, mtu int) error {
 	a := qp.Attr{
 		PathMTU: mtu, DestQPN: to.qpn, AH: ah, RQPSN: pSN(to.psn), SQPSN: pSN(p.psn),
 		MaxDestRdAtomic: 128, MaxRdAtomic: min(rdAtomic, max(to.reads, 1)),
-		MinRNRTimer: rnrTimer(minRNR), Timeout: ackTimeout, RetryCnt: 7, RNRRetry: 7,
+		MinRNRTimer: rnrTimer(minRNR), Timeout: uint8(p.timeout), RetryCnt: uint8(p.retries), RNRRetry: 7,
 	}
 	p.do(func(now time.Time) { err = p.qp.Connect(now, &a) })
 	return err

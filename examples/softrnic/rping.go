@@ -78,6 +78,7 @@ func (t *cmTool) rpingClient(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
+	t.conns = append(t.conns, c)
 	fmt.Fprintf(t.out, "connected: %v, QP %#06x\n", c.RemoteAddr().Addr(), c.QP())
 	n := t.size()
 	source, err := t.ep.Register(make([]byte, n), qp.RemoteRead)

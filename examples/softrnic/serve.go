@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -29,9 +28,9 @@ func parsePeer(s string) (*peer, error) {
 	} else {
 		gid, rest, _ = strings.Cut(rest, ":")
 	}
-	a, err := netip.ParseAddr(gid)
+	a, err := lookup("-peer", gid, false)
 	if err != nil {
-		return nil, bad
+		return nil, errors.Join(bad, err)
 	}
 	p := &peer{qpn: uint32(v[0]), psn: uint32(v[1]), gid: a.As16(), reads: rdAtomic}
 	if rest != "" {
@@ -156,7 +155,7 @@ func (p *pair) ask(o *options, to *peer, stdout io.Writer) error {
 			return err
 		}
 		var wc qp.Completion
-		if !p.wait(patience, func(time.Time) bool { return p.send.Poll(&wc) }) {
+		if !p.wait(p.patience, func(time.Time) bool { return p.send.Poll(&wc) }) {
 			return p.stuck()
 		}
 		if err := failure(&wc); err != nil {

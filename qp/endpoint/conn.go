@@ -39,6 +39,9 @@ type ConnConfig struct {
 	// it (196 bytes).
 	PrivateData  []byte
 	TrafficClass uint8 // DSCP and ECN bits
+	// VLAN is the tag (TCI) of the side that dials, with HasVLAN.
+	VLAN    uint16
+	HasVLAN bool
 }
 
 func (c *ConnConfig) defaults(e *Endpoint) {
@@ -67,7 +70,7 @@ func (c *ConnConfig) defaults(e *Endpoint) {
 // attr returns what the port is to ask for or agree to.
 func (c *ConnConfig) attr() softnic.ConnAttr {
 	return softnic.ConnAttr{PrivateData: c.PrivateData, Access: c.Access, PathMTU: c.PathMTU, TrafficClass: c.TrafficClass,
-		MaxRdAtomic: c.MaxRdAtomic, MaxDestRdAtomic: c.MaxDestRdAtomic, RetryCnt: c.RetryCnt, RNRRetry: c.RNRRetry}
+		VLAN: c.VLAN, HasVLAN: c.HasVLAN, MaxRdAtomic: c.MaxRdAtomic, MaxDestRdAtomic: c.MaxDestRdAtomic, RetryCnt: c.RetryCnt, RNRRetry: c.RNRRetry}
 }
 
 // Conn is a reliable connection. Its methods may be called from any goroutine.
