@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -164,22 +163,6 @@ func (g *guest) poll(t testing.TB, qp uint64, n int) []map[string]string {
 	a := g.do(t, "poll qp=%d n=%d ms=10000", qp, n)
 	require.Len(t, a.groups, n, "completions of the guest")
 	return a.groups
-}
-
-// freePort returns a UDP port that was free a moment ago.
-func freePort(t *testing.T) int {
-	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	require.NoError(t, err)
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).Port
-}
-
-// freeTCP returns a TCP port that was free a moment ago.
-func freeTCP(t *testing.T) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // pattern fills b with the guest's pattern of a seed, from byte from on.

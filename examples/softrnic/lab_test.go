@@ -72,7 +72,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	l := &lab{mem: make([]byte, memSize)}
-	l.ports = [2]int{freePort(t), freePort(t)}
+	l.ports = [2]int{freeUDP(t), freeUDP(t)}
 	l.tcp = freeTCP(t)
 	args := []string{"--tcp", fmt.Sprintf("%d:18515", l.tcp)}
 	if *pcap != "" {

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"net/netip"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,6 +26,25 @@ func freeUDP(t *testing.T) int {
 	require.NoError(t, err)
 	defer c.Close()
 	return c.LocalAddr().(*net.UDPAddr).Port
+}
+
+func freeTCP(t *testing.T) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+var lastPort atomic.Int32
+
+// segment returns two addresses with ports that no other test has, at the same time or
+// in another process.
+func segment() (a, b string) {
+	pid := os.Getpid()
+	at := func() string {
+		return fmt.Sprintf("127.%d.%d.%d:%d", 64+pid>>16&63, pid>>8&255, 1+pid&127, 10000+lastPort.Add(1))
+	}
+	return at(), at()
 }
 
 func program(args ...string) (string, int) {
@@ -55,7 +77,6 @@ func TestUsage(t *testing.T) {
 // TestAgainstItself runs each tool between two of this program: on a segment, and
 // on sockets where the system has what they need.
 func TestAgainstItself(t *testing.T) {
-	at := func(l, r int) string { return fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d", l, r) }
 	wires := map[string][2]string{"segment": {}}
 	if runtime.GOOS == "linux" {
 		wires["udp"] = [2]string{"-udp 127.0.0.1", "-udp 127.0.0.2"}
@@ -79,15 +100,13 @@ func TestAgainstItself(t *testing.T) {
 			"-cm rping -n 20 -size 3000", "-cm ucmatose -n 50", "-cm rdma", "-cm udaddy -n 40",
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
+				wire := wire
 				if name == "segment" {
 					t.Parallel()
-					a, b := freeUDP(t), freeUDP(t)
-					wire = [2]string{at(a, b), at(b, a) + " -mac 52:54:00:00:00:02 -ip 192.0.2.2,2001:db8::2"}
+					a, b := segment()
+					wire = [2]string{"-segment " + a + "," + b, "-segment " + b + "," + a + " -mac 52:54:00:00:00:02 -ip 192.0.2.2,2001:db8::2"}
 				}
-				l, err := net.Listen("tcp", "127.0.0.1:0")
-				require.NoError(t, err)
-				port := l.Addr().(*net.TCPAddr).Port
-				l.Close()
+				port := 21000 + os.Getpid()%100*100 + int(lastPort.Add(1))%100
 				server, client := "", " 127.0.0.1"
 				if strings.HasPrefix(what, "-cm") {
 					client = " " + map[string]string{"segment": "192.0.2.1", "udp": "127.0.0.1", "interface": "198.18.7.1"}[name]
@@ -126,14 +145,15 @@ func TestAgainstItself(t *testing.T) {
 
 // What goes wrong is said with what was counted and the likely cause.
 func TestExplains(t *testing.T) {
-	a, b := freeUDP(t), freeUDP(t)
-	out, code := program(strings.Fields(fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d -peer 11:1:192.0.2.9:101:0 -op write -n 1", a, b))...)
+	t.Parallel()
+	a, b := segment()
+	out, code := program(strings.Fields(fmt.Sprintf("-segment %s,%s -peer 11:1:192.0.2.9:101:0 -op write -n 1", a, b))...)
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "TxUnresolved 1")
 	require.Contains(t, out, "likely: no host has the peer's address")
 	require.Contains(t, out, "the ports, which are swapped")
 
-	out, code = program(strings.Fields(fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d -cm rping -wait 4s 192.0.2.9", a, b))...)
+	out, code = program(strings.Fields(fmt.Sprintf("-segment %s,%s -cm rping -wait 4s 192.0.2.9", a, b))...)
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "likely: no host has the peer's address")
 
@@ -159,8 +179,9 @@ func TestExplains(t *testing.T) {
 
 // VLAN tags and DSCP of what is sent.
 func TestMarks(t *testing.T) {
-	a, b := freeUDP(t), freeUDP(t)
-	peer, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: b})
+	t.Parallel()
+	a, b := segment()
+	peer, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(b)))
 	require.NoError(t, err)
 	defer peer.Close()
 	go func() {
@@ -187,7 +208,7 @@ func TestMarks(t *testing.T) {
 			}
 		}
 	}()
-	out, code := program(strings.Fields(fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d -peer 11:1:192.0.2.2:101:0 -op write -n 1 "+
+	out, code := program(strings.Fields(fmt.Sprintf("-segment %s,%s -peer 11:1:192.0.2.2:101:0 -op write -n 1 "+
 		"-vlan 0x6005 -dscp 26 -timeout 10 -retry 1", a, b))...)
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "RetryExceededErr 1")
@@ -196,17 +217,18 @@ func TestMarks(t *testing.T) {
 
 // TestByHand connects two of this program with numbers from the command line.
 func TestByHand(t *testing.T) {
+	t.Parallel()
 	for op, want := range map[string]string{"write": "3 times RDMA_WRITE of 4096 bytes", "send": "3 times SEND of 4096 bytes",
 		"read": "3 times RDMA_READ of 4096 bytes", "fadd": "was 0x2", "cswap": "was 0x2"} {
 		t.Run(op, func(t *testing.T) {
 			t.Parallel()
-			a, b := freeUDP(t), freeUDP(t)
+			a, b := segment()
 			served := make(chan string, 1)
 			go func() {
-				out, code := program(strings.Fields(fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d -psn 1 -peer 11:2:[192.0.2.2] -for 2s", a, b))...)
+				out, code := program(strings.Fields(fmt.Sprintf("-segment %s,%s -psn 1 -peer 11:2:[192.0.2.2] -for 2s", a, b))...)
 				served <- fmt.Sprint(out, "exit ", code)
 			}()
-			out, code := program(strings.Fields(fmt.Sprintf("-segment 127.0.0.1:%d,127.0.0.1:%d -mac 52:54:00:00:00:02 -ip 192.0.2.2 "+
+			out, code := program(strings.Fields(fmt.Sprintf("-segment %s,%s -mac 52:54:00:00:00:02 -ip 192.0.2.2 "+
 				"-psn 2 -peer 11:1:192.0.2.1:101:700000000000 -op %s -n 3", b, a, op))...)
 			require.Zero(t, code, out)
 			require.Contains(t, out, want)
