@@ -51,6 +51,17 @@ var exFaultTable = []exFault{
 		".", "TestExplore$/drain"},
 	{"a message that is given up keeps its receive", "uc.go", []string{"r.counters.UCMessagesDropped++", "r.counters.UCMessagesDropped++\n\tr.rq.hasRecv = false"},
 		".", "TestExplore$/UC"},
+
+	{"an RTU that was lost is not sent again", "cm/receive.go", []string{"m.again(c) // the RTU", ""},
+		"./cm", "TestExploreMachines$/connect$"},
+	{"a REQ that comes twice is another call", "cm/receive.go", []string{"if c := m.findRemote(r.LocalCAGUID, r.LocalCommID); c != nil {", "if c := m.findRemote(r.LocalCAGUID, r.LocalCommID); false {"},
+		"./cm", "TestExploreMachines$/connect$"},
+	{"a REJ is dropped while an event is to be polled", "cm/receive.go", []string{"\tto := Idle\n", "\tif m.busy(c) {\n\t\treturn\n\t}\n\tto := Idle\n"},
+		"./cm", "TestExploreMachines$/owners_that_poll_late$"},
+	{"a call that is forgotten stays half-open", "cm/send.go", []string{"m.stop(c)\n\tm.setHalf(c, false)", "m.stop(c)"},
+		"./cm", "TestExploreMachines$/SIDR"},
+	{"a DREQ is sent once", "cm/calls.go", []string{"m.expect(c, every, n)\n", "m.expect(c, every, n*0)\n"},
+		"./cm", "TestExploreMachines$/data"},
 }
 
 // TestExploreFindsFaults holds that the explorer finds what random tests did not:
@@ -79,7 +90,7 @@ func TestExploreFindsFaults(t *testing.T) {
 			list := filepath.Join(dir, "overlay.json")
 			require.NoError(t, os.WriteFile(list, overlay, 0o600))
 			args := []string{"test", "-count=1", "-timeout", "5m", "-overlay", list, "-run", f.test, f.pkg}
-			if f.pkg == "." {
+			if f.pkg != "./softnic" {
 				args = append(args, "-explore", "20000")
 			}
 			out, err := exec.Command("go", args...).CombinedOutput()

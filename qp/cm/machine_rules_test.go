@@ -185,6 +185,57 @@ func TestMachineRejectEstablished(t *testing.T) {
 	w.over()
 }
 
+// Rule CM-8: a REJ is not sent again, so it takes the place of an event that was not
+// polled; an owner that has not heard of the call hears nothing.
+func TestMachineRejectUnpolled(t *testing.T) {
+	rej := func(w *world, from *side, id uint32) []byte {
+		require.NoError(t, from.m.Disconnect(w.now, id, nil))
+		mad, _, ok := from.m.NextMAD(nil)
+		require.True(t, ok)
+		require.Equal(t, cm.AttrREJ, attribute(mad))
+		return mad
+	}
+	to := func(w *world, s, from *side, mad []byte) {
+		require.True(t, s.m.HandleMAD(w.now, cm.Address{Local: s.addr, Remote: from.addr}, mad))
+	}
+	for _, polled := range []bool{false, true} {
+		w := newWorld(t)
+		w.b.on = nil
+		id, err := w.a.m.Connect(w.now, request())
+		require.NoError(t, err)
+		req, _, ok := w.a.m.NextMAD(nil)
+		require.True(t, ok)
+		to(w, w.b, w.a, req)
+		if polled {
+			w.b.poll()
+		}
+		to(w, w.b, w.a, rej(w, w.a, id))
+		w.b.poll()
+		if polled {
+			require.Equal(t, []string{"request", "rejected"}, w.b.events)
+		} else {
+			require.Empty(t, w.b.events)
+		}
+		require.Zero(t, w.b.m.Calls())
+		require.Zero(t, w.b.m.HalfOpen())
+	}
+
+	w := newWorld(t)
+	id, err := w.a.m.Connect(w.now, request())
+	require.NoError(t, err)
+	req, _, _ := w.a.m.NextMAD(nil)
+	to(w, w.b, w.a, req)
+	w.b.poll()
+	rep, _, ok := w.b.m.NextMAD(nil)
+	require.True(t, ok)
+	to(w, w.a, w.b, rep) // the reply is not polled
+	to(w, w.a, w.b, rej(w, w.b, w.b.ids[0]))
+	w.a.poll()
+	require.Equal(t, []string{"rejected"}, w.a.events)
+	require.Equal(t, cm.Idle, w.a.m.State(id))
+	w.over()
+}
+
 // Rule CM-10: what belongs to a REQ repeats its transaction ID; a DREQ has its own.
 func TestMachineTransactionIDs(t *testing.T) {
 	w := newWorld(t)

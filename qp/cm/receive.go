@@ -294,9 +294,6 @@ func (m *Machine) handleREJ(r *REJ) {
 		m.counters.Unknown++
 		return
 	}
-	if m.busy(c) {
-		return
-	}
 	to := Idle
 	switch c.state {
 	case ReqSent, MRAReqReceived, RepSent, MRARepReceived:
@@ -309,6 +306,16 @@ func (m *Machine) handleREJ(r *REJ) {
 	default:
 		m.counters.Unknown++
 		return
+	}
+	if c.mail.pending != 0 {
+		// A REJ is not sent again: it takes the place of what was not polled.
+		c.mail.pending = 0
+		m.events.remove(c)
+		if c.state == ReqReceived { // its owner has not heard of it
+			m.byQPN.remove(c)
+			m.forget(c)
+			return
+		}
 	}
 	j := &c.mail.reject
 	j.what, j.reason = r.MessageRejected, r.Reason

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -12,7 +13,9 @@ type node struct {
 	n     int
 	next  *node
 	seen  int64 // when
-	count int   // Ignored
+	due   time.Time
+	every time.Duration
+	count int // Ignored
 	f     func()
 }
 
@@ -88,12 +91,15 @@ func TestFingerprint(t *testing.T) {
 		{"a byte of a buffer", func(w *graph) { w.buf[7]++ }, false},
 		{"what a slice begins with", func(w *graph) { w.part = w.buf[3:4] }, false},
 		{"what a pointer points to", func(w *graph) { w.inner = &w.nodes[0] }, false},
+		{"a time", func(w *graph) { w.a.due = w.a.due.Add(1) }, false},
+		{"a duration", func(w *graph) { w.a.every++ }, false},
 		{"what is ignored", func(w *graph) { w.a.count++ }, true},
 		{"the clock alone", func(w *graph) { w.now += 5 }, false}, // seen is nearer now
-		{"the clock and what is on it", func(w *graph) { w.now += 5; w.a.seen += 5 }, true},
+		{"the clock and what is on it", func(w *graph) { w.now += 5; w.a.seen += 5; w.a.due = w.a.due.Add(5) }, true},
 	} {
 		w, v := sample(), sample()
 		w.now, v.now, w.a.seen, v.a.seen = 10, 10, 20, 20
+		w.a.due, v.a.due = time.Unix(0, 30), time.Unix(0, 30)
 		tt.f(v)
 		require.Equal(t, tt.same, g.Fingerprint(w, w.now) == g.Fingerprint(v, v.now), tt.name)
 	}

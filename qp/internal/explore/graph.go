@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 	"unsafe"
 )
 
@@ -25,8 +26,8 @@ const (
 //
 // A pointer or slice into the middle of something is followed as that, if what it
 // points into was reached before it: buffers that others refer to stand first in W.
-// Functions, strings and types of the packages time and net/netip are shared by the
-// copies.
+// Functions, strings and types of the package net/netip are shared by the copies. A
+// time.Time counts as an Instant.
 type Graph[W any] struct {
 	// Classify says how a field of a struct counts. Nil: all are Plain.
 	Classify func(t reflect.Type, field string) Kind
@@ -76,6 +77,7 @@ type what uint8
 const (
 	bytesStep what = iota // plain bytes, without padding
 	instantStep
+	timeStep // an instant as a time.Time
 	pointerStep
 	sliceStep
 	stringStep
@@ -98,7 +100,10 @@ func (g *Graph[W]) plan(t reflect.Type) *plan {
 
 // take adds the steps of a value of type t at off to p.
 func (g *Graph[W]) take(p *plan, t reflect.Type, off uintptr, k Kind) {
-	if t.PkgPath() == "time" { // shared, and never part of a state
+	if t == reflect.TypeFor[time.Time]() { // its location is shared
+		if k != Ignored {
+			p.add(timeStep, off, t.Size(), nil, nil)
+		}
 		return
 	}
 	if t.PkgPath() == "net/netip" { // holds pointers that stand for what is equal
@@ -331,6 +336,12 @@ func (g *Graph[W]) hash(src unsafe.Pointer, p *plan, now int64) {
 				v = v - now ^ -1<<63
 			}
 			g.word(uint64(v))
+		case timeStep:
+			if t := (*time.Time)(at); t.IsZero() {
+				g.word(0)
+			} else {
+				g.word(uint64(t.UnixNano() - now ^ -1<<63))
+			}
 		case stringStep:
 			v := *(*string)(at)
 			g.word(uint64(len(v)))
