@@ -164,7 +164,7 @@ func (n *node) post(k int) {
 	}
 }
 
-// mostFrames is what a port may want to say at most after one call: the answers
+// mostFrames is what a port may want to say at most after one call: the responses
 // to four READs of the whole region, and all that it has outstanding.
 const mostFrames = 4*size/1024 + 16*8 + 64
 

@@ -83,7 +83,7 @@ func placed(b []byte, place int) []byte {
 }
 
 // FuzzPort hands frames to a port with a QP of each kind: it must not panic, nor
-// write outside of what is registered or posted, nor to its input, nor answer
+// write outside of what is registered or posted, nor to its input, nor respond
 // without bound; and what it sends is decoded again and has a good ICRC.
 func FuzzPort(f *testing.F) {
 	for _, name := range []string{"rc-mixed", "rc-write", "rc-atomic", "rc-rnr", "uc", "ud"} {

@@ -15,22 +15,22 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// probeDiff is where our responder rightly answers a probe otherwise than the
+// probeDiff is where our responder rightly responds to a probe otherwise than the
 // driver.
 type probeDiff struct {
-	theirs int // answers of the driver, which are not compared
+	theirs int // responses of the driver, which are not compared
 	ours   string
 	rule   string
 }
 
-// By frame of the request. Answers are operation, PSN and syndrome in hexadecimal,
+// By frame of the request. Responses are operation, PSN and syndrome in hexadecimal,
 // MSN.
 var probeDiffs = map[int]probeDiff{
-	72:  {2, "RDMA_READ_RESPONSE_FIRST 100d 1f 13, RDMA_READ_RESPONSE_LAST 100e 1f 13", "RS-15: an answer begins with First, also in the middle of a READ"},
+	72:  {2, "RDMA_READ_RESPONSE_FIRST 100d 1f 13, RDMA_READ_RESPONSE_LAST 100e 1f 13", "RS-15: a response begins with First, also in the middle of a READ"},
 	75:  {2, "RDMA_READ_RESPONSE_FIRST 100d 1f 13, RDMA_READ_RESPONSE_LAST 100e 1f 13", "RS-15"},
 	78:  {0, "RDMA_READ_RESPONSE_FIRST 100c 1f 13, RDMA_READ_RESPONSE_MIDDLE 100d 00 0, RDMA_READ_RESPONSE_LAST 100e 1f 13", "RS-21: the whole READ is still remembered after a part of it was repeated"},
 	105: {1, "ACKNOWLEDGE 101a 1f 25", "RS-20: the acknowledgement of a duplicate has PSN ePSN - 1, whatever came before it"},
-	107: {1, "RDMA_READ_RESPONSE_ONLY 1017 1f 22", "RS-13: a READ's answer has the count of its own request"},
+	107: {1, "RDMA_READ_RESPONSE_ONLY 1017 1f 22", "RS-13: a READ's response has the count of its own request"},
 	117: {1, "ACKNOWLEDGE 1000 61 0", "RS-06: a First carries exactly the path MTU"},
 	119: {1, "", "RS-18: and that was the end"},
 	135: {1, "ACKNOWLEDGE 1000 61 0", "RS-06: an Only carries at most the path MTU"},
@@ -46,7 +46,7 @@ var probeSkipped = map[int]bool{48: true, 51: true}
 const probeBadKey = 121
 
 // TestReplayProbe gives our responder what a script that misbehaves on purpose
-// sent to the driver, and compares the answers: probe-responder.txt beside the
+// sent to the driver, and compares the responses: probe-responder.txt beside the
 // capture says what each packet is. Each of the driver's QPs begins at PSN 0x1000.
 func TestReplayProbe(t *testing.T) {
 	recs, err := capture.ReadFile(replayCaptures + "/probe-responder.pcap")
@@ -54,8 +54,8 @@ func TestReplayProbe(t *testing.T) {
 	type conn struct {
 		q    *qp.QP
 		mem  *replayMemory
-		ours []string // answers not yet compared
-		due  int      // answers of the driver that are not compared
+		ours []string // responses not yet compared
+		due  int      // responses of the driver that are not compared
 	}
 	conns := map[uint32]*conn{}
 	var c *conn
@@ -63,8 +63,8 @@ func TestReplayProbe(t *testing.T) {
 	compared, differ := 0, 0
 	settle := func(n int) {
 		if c != nil {
-			require.Empty(t, c.ours, "before frame %d: ours answered more than the driver", n)
-			require.Zero(t, c.due, "before frame %d: the driver did not answer as the table has it", n)
+			require.Empty(t, c.ours, "before frame %d: ours sent more responses than the driver", n)
+			require.Zero(t, c.due, "before frame %d: the driver did not respond as the table has it", n)
 		}
 	}
 	at := time.Unix(2, 0)
@@ -81,13 +81,13 @@ func TestReplayProbe(t *testing.T) {
 				c.due--
 				continue
 			}
-			require.NotEmpty(t, c.ours, "frame %d: ours does not answer", n)
+			require.NotEmpty(t, c.ours, "frame %d: ours does not respond", n)
 			require.Equal(t, describe(p), c.ours[0], "frame %d", n)
 			c.ours = c.ours[1:]
 			compared++
 			continue
 		}
-		// The script waits a quarter of a second for answers, but for some packets
+		// The script waits a quarter of a second for responses, but for some packets
 		// that it sends at once.
 		if now.Sub(before) > 100*time.Millisecond {
 			settle(n)
@@ -122,5 +122,5 @@ func TestReplayProbe(t *testing.T) {
 	}
 	settle(len(recs) + 1)
 	require.Greater(t, compared, 40)
-	t.Logf("%d answers equal, %d requests answered otherwise, as rules have it", compared, differ)
+	t.Logf("%d responses equal, %d requests responded to otherwise, as rules have it", compared, differ)
 }
