@@ -185,7 +185,7 @@ func f(a, b int, c code, ok bool) (n int) {
 	case a < b && !ok, a > 7:
 		n += table[c&3] << 1
 	case a == b || ok:
-		n = int(c) - 2
+		n = int(c)%16 - 2
 	}
 	for i := 0; i <= 3; i++ {
 		if i == 2 {

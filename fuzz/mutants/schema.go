@@ -270,7 +270,8 @@ func (s *schemer) binary(n *ast.BinaryExpr) {
 			if !ok || s.calls(n) {
 				continue
 			}
-			form = "zzPick[" + typ + "](%[1]d, (%[2]s) " + n.Op.String() + " (%[3]s), (%[2]s) " + o + " (%[3]s))"
+			op := strings.ReplaceAll(n.Op.String(), "%", "%%")
+			form = "zzPick[" + typ + "](%[1]d, (%[2]s) " + op + " (%[3]s), (%[2]s) " + o + " (%[3]s))"
 		}
 		if n.Op == token.GTR || n.Op == token.GEQ || n.Op == token.LSS || n.Op == token.LEQ {
 			if s.constant(n.X) && s.constant(n.Y) {
