@@ -3,10 +3,12 @@ package main
 import (
 	"fmt"
 	"go/ast"
+	"go/constant"
 	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -345,7 +347,11 @@ func (s *schemer) assignment(st *ast.AssignStmt) {
 	at := s.at(st.TokPos)
 	left, right := [2]int{from, s.at(st.Lhs[len(st.Lhs)-1].End())}, [2]int{s.at(st.Rhs[0].Pos()), to}
 	blank := strings.Repeat("_, ", len(st.Lhs)-1) + "_ = "
-	drop := s.number(from, to, blank+string(s.src[right[0]:right[1]]))
+	drop := 0
+	if v := s.info.Types[st.Rhs[0]].Value; v == nil || v.Kind() != constant.Int || constant.Compare(v, token.LEQ, constant.MakeInt64(math.MaxInt32)) {
+		// A larger constant may not go to the blank identifier, where it is an int.
+		drop = s.number(from, to, blank+string(s.src[right[0]:right[1]]))
+	}
 	other, op := 0, ""
 	for _, o := range opposites[st.Tok] {
 		other, op = s.number(at, at+len(st.Tok.String()), o), o
