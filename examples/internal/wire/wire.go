@@ -1,0 +1,206 @@
+// Package wire holds the flags of the programs that open an endpoint: the wire, its
+// addresses, faults, and a capture.
+package wire
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp/endpoint"
+)
+
+// Usage is what a program's usage says of the wire.
+const Usage = `WIRE is one of
+  -segment LOCAL,REMOTE  Ethernet in UDP datagrams, as QEMU's -netdev dgram has it
+  -udp ADDRESS           a plain UDP socket on port 4791 of this host (Linux)
+  -tap NAME              a TAP interface, made if need be (Linux, CAP_NET_ADMIN)
+  -packet NAME           an interface, beside what the host does with it (Linux,
+                         CAP_NET_RAW)
+`
+
+// Flags are the flags.
+type Flags struct {
+	segment, udp, tap, packet string
+	mac, ips, faults, capture string
+	window                    int
+	seed                      uint64
+}
+
+// Register adds the flags to a set.
+func (f *Flags) Register(fs *flag.FlagSet) {
+	fs.StringVar(&f.segment, "segment", "", "`LOCAL,REMOTE`: addresses with ports")
+	fs.StringVar(&f.udp, "udp", "", "local IP `address` of the socket")
+	fs.StringVar(&f.tap, "tap", "", "TAP interface `name`")
+	fs.StringVar(&f.packet, "packet", "", "interface `name`")
+	fs.StringVar(&f.mac, "mac", "52:54:00:00:00:01", "Ethernet `address` of the port; not with -udp")
+	fs.StringVar(&f.ips, "ip", "192.0.2.1,2001:db8::1", "IP `addresses` of the port; not with -udp")
+	fs.StringVar(&f.faults, "faults", "", "`list` of loss=P, duplicate=P, reorder=P: percent of the frames, each way; not with -udp")
+	fs.Uint64Var(&f.seed, "seed", 1, "`number` that the faults follow from")
+	fs.StringVar(&f.capture, "capture", "", "`file` for the packets sent and received, as pcap")
+	fs.IntVar(&f.window, "window", 32, "most `packets` outstanding on a connection; a peer in software loses what its buffers do not hold")
+}
+
+// Window returns the most packets outstanding on a connection.
+func (f *Flags) Window() int { return f.window }
+
+// Open opens the endpoint that the flags ask for. closing ends it, and the capture.
+func (f *Flags) Open(cfg endpoint.Config) (ep *endpoint.Endpoint, closing func() error, err error) {
+	w, err := f.wire(&cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	if f.window < 1 || f.window > 1<<20 {
+		return nil, nil, fmt.Errorf("-window %d: want 1 to %d", f.window, 1<<20)
+	}
+	if f.faults != "" {
+		if f.udp != "" {
+			return nil, nil, errors.New("-faults: a UDP wire has no frames to lose; take another one")
+		}
+		faults, err := ParseFaults(f.faults, f.seed)
+		if err != nil {
+			return nil, nil, err
+		}
+		cfg.Filter = faults.Filter
+	}
+	var file *os.File
+	if f.capture != "" {
+		if file, err = os.Create(f.capture); err != nil {
+			return nil, nil, err
+		}
+	}
+	fail := func(err error) (*endpoint.Endpoint, func() error, error) {
+		if file != nil {
+			file.Close()
+		}
+		return nil, nil, err
+	}
+	if ep, err = cfg.Open(w); err != nil {
+		return fail(err)
+	}
+	if file != nil {
+		if err := ep.Capture(file); err != nil {
+			ep.Close()
+			return fail(err)
+		}
+	}
+	return ep, func() error {
+		err := ep.Close()
+		if file != nil {
+			err = errors.Join(err, ep.Capture(nil), file.Close())
+		}
+		return err
+	}, nil
+}
+
+func (f *Flags) wire(cfg *endpoint.Config) (endpoint.Wire, error) {
+	given := 0
+	for _, s := range []string{f.segment, f.udp, f.tap, f.packet} {
+		if s != "" {
+			given++
+		}
+	}
+	if given != 1 {
+		return nil, errors.New("name one wire: -segment, -udp, -tap or -packet; see -h")
+	}
+	if f.udp != "" {
+		return endpoint.UDP(f.udp), nil
+	}
+	hw, err := net.ParseMAC(f.mac)
+	if err != nil || len(hw) != 6 {
+		return nil, fmt.Errorf("-mac %s is no Ethernet address", f.mac)
+	}
+	cfg.MAC = frame.MAC(hw)
+	var addrs []netip.Addr
+	for _, s := range strings.Split(f.ips, ",") {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, fmt.Errorf("-ip: %w", err)
+		}
+		addrs = append(addrs, a)
+	}
+	switch {
+	case f.segment != "":
+		local, remote, ok := strings.Cut(f.segment, ",")
+		if !ok {
+			return nil, fmt.Errorf("-segment %s: want LOCAL,REMOTE", f.segment)
+		}
+		return endpoint.Segment(local, remote, addrs...), nil
+	case f.tap != "":
+		return endpoint.TAP(f.tap, addrs...), nil
+	}
+	return endpoint.Packet(f.packet, addrs...), nil
+}
+
+// Faults lose, double and swap RoCE frames; others pass. Its Filter is one of
+// endpoint.Config.
+type Faults struct {
+	Loss, Duplicate, Reorder float64 // of 1
+
+	mu   sync.Mutex
+	rng  *rand.Rand
+	held [2][]byte // received, sent: comes after the next frame
+}
+
+// ParseFaults reads a list like "loss=5,reorder=1", in percent.
+func ParseFaults(list string, seed uint64) (*Faults, error) {
+	f := &Faults{rng: rand.New(rand.NewPCG(seed, 0))}
+	for _, part := range strings.Split(list, ",") {
+		name, v, _ := strings.Cut(part, "=")
+		p, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(p >= 0 && p <= 100) {
+			return nil, fmt.Errorf("-faults %q: want NAME=PERCENT", part)
+		}
+		switch name {
+		case "loss":
+			f.Loss = p / 100
+		case "duplicate":
+			f.Duplicate = p / 100
+		case "reorder":
+			f.Reorder = p / 100
+		default:
+			return nil, fmt.Errorf("-faults %q: want loss, duplicate or reorder", name)
+		}
+	}
+	return f, nil
+}
+
+// Filter returns what becomes of a frame. A frame that is held back comes after the
+// next one of its direction; where none comes it is lost.
+func (f *Faults) Filter(sent bool, b []byte) [][]byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	dir := 0
+	if sent {
+		dir = 1
+	}
+	var out [][]byte
+	var fr frame.Frame
+	switch {
+	case (frame.Finder{}).Find(frame.Ethernet, b, len(b), &fr) != nil:
+		out = append(out, b)
+	case f.rng.Float64() < f.Loss:
+		return nil
+	case f.held[dir] == nil && f.rng.Float64() < f.Reorder:
+		f.held[dir] = append([]byte(nil), b...)
+		return nil
+	default:
+		out = append(out, b)
+		if f.rng.Float64() < f.Duplicate {
+			out = append(out, append([]byte(nil), b...))
+		}
+	}
+	if h := f.held[dir]; h != nil {
+		f.held[dir] = nil
+		out = append(out, h)
+	}
+	return out
+}

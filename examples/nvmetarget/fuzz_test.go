@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/examples/internal/nvme"
+)
+
+// script is a link whose host sends given capsules, and has all the memory that is
+// asked of it, but where a key is odd.
+type script struct {
+	mu        sync.Mutex
+	capsules  [][]byte
+	data      []byte // what a READ finds, over and over
+	responses []nvme.Completion
+	inv       []uint32
+	wrote     map[uint16]int // bytes written for a command
+	ended     chan struct{}
+	once      sync.Once
+}
+
+func (l *script) recv(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.capsules) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(b, l.capsules[0])
+	l.capsules = l.capsules[1:]
+	return n, nil
+}
+
+func (l *script) read(b []byte, from nvme.SGL) error {
+	if from.Key&1 != 0 {
+		l.close()
+		return errors.New("remote access error")
+	}
+	for i := 0; i < len(b) && len(l.data) != 0; {
+		i += copy(b[i:], l.data)
+	}
+	return nil
+}
+
+func (l *script) respond(data []byte, to nvme.SGL, capsule []byte, inv uint32, done func()) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if to.Key&1 != 0 && len(data) != 0 {
+		return errors.New("remote access error")
+	}
+	var c nvme.Completion
+	if err := c.Decode(capsule); err != nil {
+		return err
+	}
+	l.responses = append(l.responses, c)
+	if l.wrote == nil {
+		l.wrote = map[uint16]int{}
+	}
+	if len(data) > int(to.Length) {
+		panic("more data than the host has room for")
+	}
+	l.wrote[c.CID] = len(data)
+	if inv != 0 {
+		l.inv = append(l.inv, inv)
+	}
+	done()
+	return nil
+}
+
+func (l *script) close()                { l.once.Do(func() { close(l.ended) }) }
+func (l *script) over() <-chan struct{} { return l.ended }
+
+// play has a queue do capsules, after a Connect and with the controller enabled where
+// ctrl is nil, else for that controller.
+func play(t *target, id uint16, ctrl *controller, data []byte, capsules ...[]byte) (*script, *queue) {
+	l := &script{capsules: capsules, data: data, ended: make(chan struct{})}
+	q := t.newQueue(l, &nvme.ConnectRequest{QID: id, HSQSize: 31, HRQSize: 32})
+	q.local = netip.MustParseAddr("192.0.2.1")
+	if ctrl != nil {
+		ctrl.add(q)
+		q.ctrl = ctrl
+	}
+	q.run()
+	return l, q
+}
+
+func enabled(t *target) *controller {
+	c, err := t.newController(&nvme.ConnectData{SubNQN: t.cfg.nqn, HostNQN: "host"}, 0)
+	if err != nil {
+		panic(err)
+	}
+	c.setCC(nvme.CCEntrySizes | nvme.CCEnable)
+	return c
+}
+
+// FuzzCapsules: whatever a host sends, each command gets one response that names it, or
+// waits for an event; no more is written to the host than it has room for; nothing is
+// kept. The first byte chooses the queue, and whether it is connected; the rest are
+// capsules of 64 bytes, with the data of READs behind them.
+func FuzzCapsules(f *testing.F) {
+	seed := func(first byte, cmds ...nvme.Command) {
+		b := []byte{first}
+		for i := range cmds {
+			cmds[i].CID, cmds[i].Flags = uint16(i), nvme.FlagsSGL
+			b = cmds[i].AppendTo(b)
+		}
+		f.Add(b)
+	}
+	keyed := func(n uint32) nvme.SGL { return nvme.SGL{Addr: 4096, Length: n, Key: 2, Type: nvme.SGLKeyedInvalidate} }
+	seed(0, nvme.Command{Opcode: nvme.Fabrics, NSID: nvme.Connect, SGL: keyed(1024), CDW10: [6]uint32{0, 31}},
+		nvme.Command{Opcode: nvme.Fabrics, NSID: nvme.PropertyGet, CDW10: [6]uint32{1}},
+		nvme.Command{Opcode: nvme.Fabrics, NSID: nvme.PropertySet, CDW10: [6]uint32{0, nvme.PropertyCC, nvme.CCEntrySizes | nvme.CCEnable}})
+	for _, cns := range []uint32{0, 1, 2, 3, 5} {
+		seed(1, nvme.Command{Opcode: nvme.Identify, NSID: 1, SGL: keyed(4096), CDW10: [6]uint32{cns}})
+	}
+	for _, page := range []uint32{1, 2, 3, 4, 5, 0x70} {
+		seed(1, nvme.Command{Opcode: nvme.GetLogPage, SGL: keyed(512), CDW10: [6]uint32{page | 127<<16}})
+		seed(3, nvme.Command{Opcode: nvme.GetLogPage, SGL: keyed(4096), CDW10: [6]uint32{page | 1023<<16}})
+	}
+	for _, fid := range []uint32{1, 2, 4, 5, 6, 7, 0xb, 0xf, 0x81} {
+		seed(1, nvme.Command{Opcode: nvme.GetFeatures, SGL: keyed(16), CDW10: [6]uint32{fid, 1}}, nvme.Command{Opcode: nvme.SetFeatures, CDW10: [6]uint32{fid, 1 << 16}})
+	}
+	var many []nvme.Command
+	for range 6 {
+		many = append(many, nvme.Command{Opcode: nvme.AsyncEvent})
+	}
+	many = append(many, nvme.Command{Opcode: nvme.Abort, CDW10: [6]uint32{2 << 16}}, nvme.Command{Opcode: nvme.KeepAlive})
+	seed(1, many...)
+	seed(2, nvme.Command{Opcode: nvme.Read, NSID: 1, SGL: keyed(4096), CDW10: [6]uint32{2: 7}},
+		nvme.Command{Opcode: nvme.Write, NSID: 1, SGL: keyed(4096), CDW10: [6]uint32{2: 7}},
+		nvme.Command{Opcode: nvme.Write, NSID: 1, SGL: nvme.SGL{Length: 512, Type: nvme.SGLOffset}},
+		nvme.Command{Opcode: nvme.WriteZeroes, NSID: 1, CDW10: [6]uint32{2: 7}},
+		nvme.Command{Opcode: nvme.DatasetManagement, NSID: 1, SGL: keyed(16), CDW10: [6]uint32{0, 4}},
+		nvme.Command{Opcode: nvme.Flush, NSID: 1})
+
+	cfg := testConfig()
+	cfg.size = 1 << 20
+	disk := &memory{b: make([]byte, cfg.size)}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) == 0 || len(b) > 1+40*(nvme.CommandSize+600) {
+			return
+		}
+		tgt := newTarget(cfg, disk, slog.New(slog.DiscardHandler))
+		var ctrl *controller
+		id := uint16(0)
+		switch b[0] & 3 {
+		case 1, 2:
+			ctrl = enabled(tgt)
+			id = uint16(b[0]&3) - 1
+		case 3:
+			ctrl = enabled(tgt)
+			ctrl.discovery = true
+		}
+		var capsules [][]byte
+		sent := map[uint16]int{}
+		size := nvme.CommandSize
+		if id != 0 {
+			size += int(b[0]>>2) * 16
+		}
+		for rest := b[1:]; len(rest) != 0; {
+			n := min(size, len(rest))
+			capsules = append(capsules, rest[:n])
+			if n < nvme.CommandSize {
+				break
+			}
+			sent[uint16(rest[2])|uint16(rest[3])<<8]++
+			rest = rest[n:]
+		}
+		l, q := play(tgt, id, ctrl, b[1:], capsules...)
+		for _, c := range l.responses {
+			if sent[c.CID]--; sent[c.CID] < 0 {
+				t.Fatalf("a response to a command %#x that was not sent: %+v", c.CID, c)
+			}
+			require.Equal(t, id, c.SQID)
+		}
+		require.Equal(t, 4*cfg.maxData, q.room.left, "bytes of data are kept")
+		controllers, _ := tgt.count()
+		if id == 0 {
+			require.Zero(t, controllers)
+		}
+	})
+}
+
+// The data of a command may come in its capsule, anywhere behind the command; what lies
+// outside is refused. A key is taken away where the host asks, and only there.
+func TestCapsules(t *testing.T) {
+	disk := &memory{b: make([]byte, 8<<20)}
+	tgt := newTarget(testConfig(), disk, slog.New(slog.DiscardHandler))
+	ctrl := enabled(tgt)
+	capsule := func(cid uint16, sgl nvme.SGL, inline ...byte) []byte {
+		c := nvme.Command{Opcode: nvme.Write, CID: cid, NSID: 1, SGL: sgl, CDW10: [6]uint32{uint32(cid)}}
+		return append(c.AppendTo(nil), inline...)
+	}
+	data := bytes.Repeat([]byte{0xab}, 512)
+	off := func(at uint64, n uint32) nvme.SGL { return nvme.SGL{Addr: at, Length: n, Type: nvme.SGLOffset} }
+	l, _ := play(tgt, 1, ctrl, bytes.Repeat([]byte{0xcd}, 512),
+		capsule(1, off(0, 512), data...),
+		capsule(2, off(16, 512), append(make([]byte, 16), data...)...),
+		capsule(3, off(16, 512), data...),
+		capsule(4, off(1<<63, 512), data...),
+		capsule(5, off(0, 511), data...),
+		capsule(6, nvme.SGL{Type: 0x20}, data...),
+		capsule(7, nvme.SGL{Length: 512, Key: 8, Type: nvme.SGLKeyed}),
+		capsule(8, nvme.SGL{Length: 512, Key: 10, Type: nvme.SGLKeyedInvalidate}),
+		capsule(9, nvme.SGL{Length: 512, Key: 12, Type: 0x42}),
+	)
+	want := map[uint16]nvme.Status{3: nvme.SGLOffsetInvalid, 4: nvme.SGLOffsetInvalid, 5: nvme.SGLLengthInvalid, 6: nvme.SGLTypeInvalid, 9: nvme.SGLTypeInvalid}
+	require.Len(t, l.responses, 9)
+	for _, c := range l.responses {
+		require.True(t, c.Status.Is(want[c.CID]), "%d: %v", c.CID, c.Status)
+	}
+	require.Equal(t, []uint32{10}, l.inv)
+	block := func(n int) byte { return disk.b[n*512+511] }
+	require.Equal(t, []byte{0, 0xab, 0xab, 0, 0, 0, 0, 0xcd, 0xcd, 0}, []byte{block(0), block(1), block(2), block(3), block(4), block(5), block(6), block(7), block(8), block(9)})
+}
+
+// Asynchronous Event Requests wait; beyond the limit they are refused; Abort ends one.
+func TestEvents(t *testing.T) {
+	tgt := newTarget(testConfig(), &memory{b: make([]byte, 8<<20)}, slog.New(slog.DiscardHandler))
+	var capsules [][]byte
+	add := func(c nvme.Command) {
+		c.CID = uint16(len(capsules))
+		capsules = append(capsules, c.AppendTo(nil))
+	}
+	for range eventLimit {
+		add(nvme.Command{Opcode: nvme.AsyncEvent})
+	}
+	l, q := play(tgt, 0, enabled(tgt), nil, capsules...)
+	require.Empty(t, l.responses)
+	require.NotNil(t, q)
+	// The same on one queue, in order: capsules are done at once, so one at a time.
+	ctrl := enabled(tgt)
+	aq := tgt.newQueue(&script{ended: make(chan struct{})}, &nvme.ConnectRequest{HSQSize: 31})
+	aq.ctrl = ctrl
+	do := func(c nvme.Command) result {
+		s := <-aq.free
+		s.cmd = c
+		r := aq.execute(s)
+		aq.finish(s, r)
+		return r
+	}
+	for i := range eventLimit {
+		require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: uint16(i)}).parked)
+	}
+	require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 77}).status.Is(nvme.AsyncEventLimit))
+	require.EqualValues(t, 1, do(nvme.Command{Opcode: nvme.Abort, CDW10: [6]uint32{99 << 16}}).value, "there is none")
+	require.EqualValues(t, 1, do(nvme.Command{Opcode: nvme.Abort, CDW10: [6]uint32{2<<16 | 1}}).value, "another queue")
+	require.Zero(t, do(nvme.Command{Opcode: nvme.Abort, CDW10: [6]uint32{2 << 16}}).value)
+	aborted := aq.link.(*script).responses
+	require.Equal(t, uint16(2), aborted[len(aborted)-2].CID)
+	require.True(t, aborted[len(aborted)-2].Status.Is(nvme.AbortRequested))
+	require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 2}).parked)
+}

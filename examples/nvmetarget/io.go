@@ -1,0 +1,117 @@
+package main
+
+import (
+	"github.com/roce-go/roce/examples/internal/nvme"
+)
+
+// Bits of command dword 12 of reads and writes, and of Dataset Management's dword 11.
+const (
+	forceUnitAccess = 1 << 30
+	deallocate      = 1 << 2
+)
+
+// io does a command of an I/O queue.
+func (q *queue) io(s *slot) result {
+	c, t := &s.cmd, q.t
+	if c.Opcode == nvme.Flush && c.NSID == 0xffffffff {
+		return q.stored("flush", t.store.flush(), nvme.WriteFault)
+	}
+	if c.NSID != 1 {
+		return fail(nvme.InvalidNamespace)
+	}
+	switch c.Opcode {
+	case nvme.Flush:
+		return q.stored("flush", t.store.flush(), nvme.WriteFault)
+	case nvme.Read:
+		off, n, ok := t.span(c.Cdw(10), uint64(uint16(c.CDW10[2]))+1)
+		if !ok {
+			return fail(nvme.LBAOutOfRange)
+		}
+		b, st := q.place(s, int(n), true)
+		if st != nvme.Success {
+			return result{status: st}
+		}
+		_, err := t.store.ReadAt(b, off)
+		r := q.stored("read", err, nvme.UnrecoveredReadError)
+		if err == nil {
+			r.data = b
+		}
+		return r
+	case nvme.Write:
+		off, n, ok := t.span(c.Cdw(10), uint64(uint16(c.CDW10[2]))+1)
+		if !ok {
+			return fail(nvme.LBAOutOfRange)
+		}
+		b, st := q.gather(s, int(n))
+		if st != nvme.Success {
+			return result{status: st}
+		}
+		_, err := t.store.WriteAt(b, off)
+		return q.written("write", c, err)
+	case nvme.WriteZeroes:
+		off, n, ok := t.span(c.Cdw(10), uint64(uint16(c.CDW10[2]))+1)
+		if !ok {
+			return fail(nvme.LBAOutOfRange)
+		}
+		return q.written("write zeroes", c, t.store.zero(off, n))
+	case nvme.DatasetManagement:
+		return q.dataset(s)
+	}
+	return fail(nvme.InvalidOpcode)
+}
+
+// dataset deallocates ranges. Other hints are taken and not used.
+func (q *queue) dataset(s *slot) result {
+	count := int(uint8(s.cmd.CDW10[0])) + 1
+	b, st := q.gather(s, count*nvme.RangeSize)
+	if st != nvme.Success {
+		return result{status: st}
+	}
+	ranges := make([]nvme.Range, count)
+	for i := range ranges {
+		_ = ranges[i].Decode(b[i*nvme.RangeSize:])
+		if _, _, ok := q.t.span(ranges[i].LBA, uint64(ranges[i].Blocks)); !ok {
+			return fail(nvme.LBAOutOfRange)
+		}
+	}
+	if s.cmd.CDW10[1]&deallocate == 0 {
+		return result{}
+	}
+	for _, r := range ranges {
+		off, n, _ := q.t.span(r.LBA, uint64(r.Blocks))
+		if n == 0 {
+			continue
+		}
+		if err := q.t.store.zero(off, n); err != nil {
+			return q.stored("deallocate", err, nvme.WriteFault)
+		}
+	}
+	return result{}
+}
+
+// span returns where n blocks are, in bytes, or false where the namespace does not have
+// them all.
+func (t *target) span(lba, n uint64) (off, bytes int64, ok bool) {
+	blocks := uint64(t.cfg.size) >> t.cfg.blockLog
+	if lba > blocks || n > blocks-lba {
+		return 0, 0, false
+	}
+	return int64(lba << t.cfg.blockLog), int64(n << t.cfg.blockLog), true
+}
+
+// written is the result of a write, which with force unit access is durable.
+func (q *queue) written(op string, c *nvme.Command, err error) result {
+	if err == nil && c.CDW10[2]&forceUnitAccess != 0 {
+		err = q.t.store.flush()
+	}
+	return q.stored(op, err, nvme.WriteFault)
+}
+
+// stored is the result of an operation of the store.
+func (q *queue) stored(op string, err error, bad nvme.Status) result {
+	if err != nil {
+		q.t.log.Error("store", "op", op, "err", err)
+		return result{status: bad}
+	}
+	return result{}
+}

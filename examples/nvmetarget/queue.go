@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/roce-go/roce/examples/internal/nvme"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/endpoint"
+)
+
+// link is what a queue needs of its connection.
+type link interface {
+	// recv waits for the next capsule.
+	recv(b []byte) (int, error)
+	// read fills b from the host's memory.
+	read(b []byte, from nvme.SGL) error
+	// respond writes data, if any, to the host's memory, and sends a response, which
+	// takes away the key inv where it is not 0. done is called when neither is needed
+	// any more, unless there is an error.
+	respond(data []byte, to nvme.SGL, capsule []byte, inv uint32, done func()) error
+	close()
+	over() <-chan struct{}
+}
+
+// conn is a link over a connection.
+type conn struct {
+	*endpoint.Conn
+	ctx context.Context
+}
+
+func (c conn) recv(b []byte) (int, error) { return c.Recv(c.ctx, b) }
+func (c conn) close()                     { c.Conn.Close() }
+func (c conn) over() <-chan struct{}      { return c.Done() }
+
+func (c conn) read(b []byte, from nvme.SGL) error {
+	return c.ReadRemote(c.ctx, b, endpoint.Remote{Addr: from.Addr, RKey: from.Key, Len: from.Length})
+}
+
+func (c conn) respond(data []byte, to nvme.SGL, capsule []byte, inv uint32, done func()) error {
+	if len(data) != 0 {
+		if err := c.Post(qp.SendWR{Op: qp.OpWrite, Local: data, RemoteAddr: to.Addr, RKey: to.Key}, nil); err != nil {
+			return err
+		}
+	}
+	wr := qp.SendWR{Op: qp.OpSend, Local: capsule}
+	if inv != 0 {
+		wr.Op, wr.RKey = qp.OpSendInv, inv
+	}
+	return c.Post(wr, func(qp.Completion) { done() })
+}
+
+// queue is a submission and a completion queue: one connection.
+//
+// Invariant: a slot is free, in the hands of the goroutine that does its command, parked
+// with the controller, or waits for its response to be acknowledged. When none is free
+// the host has sent more commands than the queue has entries, and is not heard until one
+// is.
+type queue struct {
+	t     *target
+	link  link
+	id    uint16
+	depth int
+	peer  netip.Addr
+	local netip.Addr  // that the host came to
+	ctrl  *controller // nil before Connect
+	noSQ  bool        // the host does not want to know the submission queue's head
+
+	free chan *slot
+	room room
+	work sync.WaitGroup
+
+	mu   sync.Mutex
+	head uint16
+}
+
+// slot is a command and what it needs.
+type slot struct {
+	q       *queue
+	cmd     nvme.Command
+	inline  []byte // data in the capsule
+	capsule []byte // received
+	out     []byte // response
+	began   time.Time
+	held    int // bytes of the queue's room
+}
+
+// result is how a command ends.
+type result struct {
+	status nvme.Status
+	value  uint64
+	data   []byte // for the host's memory
+	parked bool   // there is no response yet
+}
+
+func fail(s nvme.Status) result { return result{status: s | nvme.DNR} }
+
+// serveQueue does the commands of a connection until it is over.
+func (t *target) serveQueue(ctx context.Context, c *endpoint.Conn) {
+	var req nvme.ConnectRequest
+	_ = req.Decode(c.PrivateData()) // as decide has
+	q := t.newQueue(conn{c, ctx}, &req)
+	q.peer, q.local = c.RemoteAddr().Addr(), c.LocalAddr()
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	q.run()
+}
+
+func (t *target) newQueue(l link, req *nvme.ConnectRequest) *queue {
+	q := &queue{t: t, link: l, id: req.QID, depth: int(req.HSQSize) + 1}
+	q.room.init(4 * t.cfg.maxData)
+	q.free = make(chan *slot, q.depth)
+	size := nvme.CommandSize
+	if q.id != 0 {
+		size += t.cfg.inline
+	}
+	for range q.depth {
+		q.free <- &slot{q: q, capsule: make([]byte, size)}
+	}
+	return q
+}
+
+// run takes capsules until the connection is over, and returns when all that was under
+// way has ended.
+func (q *queue) run() {
+	for {
+		var s *slot
+		select {
+		case s = <-q.free:
+		case <-q.link.over(): // events that never came may have all slots
+		}
+		if s == nil {
+			break
+		}
+		n, err := q.link.recv(s.capsule)
+		if err != nil || s.cmd.Decode(s.capsule[:n]) != nil {
+			break
+		}
+		s.inline, s.began, s.held = s.capsule[nvme.CommandSize:n], time.Now(), 0
+		if q.ctrl == nil || s.cmd.Opcode == nvme.Fabrics {
+			q.finish(s, q.fabrics(s))
+			continue
+		}
+		q.ctrl.seen.Store(s.began.UnixNano())
+		q.work.Add(1)
+		go func() {
+			defer q.work.Done()
+			q.finish(s, q.execute(s))
+		}()
+	}
+	q.link.close()
+	q.room.close()
+	if q.ctrl != nil {
+		q.ctrl.remove(q)
+	}
+	q.work.Wait()
+}
+
+// execute does a command.
+func (q *queue) execute(s *slot) result {
+	if !q.ctrl.ready() {
+		return fail(nvme.SequenceError)
+	}
+	if q.id == 0 {
+		return q.admin(s)
+	}
+	return q.io(s)
+}
+
+// finish responds to a command. The slot is free when the host has the response.
+func (q *queue) finish(s *slot, r result) {
+	if r.parked {
+		return
+	}
+	done := func() {
+		q.room.give(s.held)
+		q.t.stats.done(s, len(r.data))
+		q.free <- s
+	}
+	if r.status != nvme.Success {
+		q.t.errs.add(s, r.status)
+	}
+	q.mu.Lock()
+	q.head = (q.head + 1) % uint16(q.depth)
+	c := nvme.Completion{Result: r.value, SQID: q.id, CID: s.cmd.CID, SQHead: q.head, Status: r.status}
+	if q.noSQ {
+		c.SQHead = 0xffff
+	}
+	s.out = c.AppendTo(s.out[:0])
+	q.mu.Unlock()
+	inv := uint32(0)
+	if s.cmd.SGL.Type == nvme.SGLKeyedInvalidate && s.cmd.SGL.Length != 0 {
+		inv = s.cmd.SGL.Key
+	}
+	if q.link.respond(r.data, s.cmd.SGL, s.out, inv, done) != nil {
+		q.link.close()
+		done()
+	}
+}
+
+// gather returns the want bytes that a command brings: from its capsule, or read from
+// the host's memory.
+func (q *queue) gather(s *slot, want int) ([]byte, nvme.Status) {
+	g := s.cmd.SGL
+	switch {
+	case want > q.t.cfg.maxData:
+		return nil, nvme.InvalidField | nvme.DNR
+	case g.Type == nvme.SGLOffset:
+		if g.Addr > uint64(len(s.inline)) || uint64(g.Length) > uint64(len(s.inline))-g.Addr {
+			return nil, nvme.SGLOffsetInvalid | nvme.DNR
+		}
+		if int(g.Length) != want {
+			return nil, nvme.SGLLengthInvalid | nvme.DNR
+		}
+		return s.inline[g.Addr:][:want], nvme.Success
+	case g.Type != nvme.SGLKeyed && g.Type != nvme.SGLKeyedInvalidate:
+		return nil, nvme.SGLTypeInvalid | nvme.DNR
+	case int(g.Length) != want:
+		return nil, nvme.SGLLengthInvalid | nvme.DNR
+	case !q.room.take(s, want):
+		return nil, nvme.InternalError
+	}
+	b := make([]byte, want)
+	if err := q.link.read(b, g); err != nil {
+		return nil, nvme.DataTransferError
+	}
+	return b, nvme.Success
+}
+
+// place returns room for n bytes for the host's memory, or why the host's descriptor
+// does not fit them. With exact it must have room for n, no less and no more.
+func (q *queue) place(s *slot, n int, exact bool) ([]byte, nvme.Status) {
+	g := s.cmd.SGL
+	switch {
+	case n > q.t.cfg.maxData:
+		return nil, nvme.InvalidField | nvme.DNR
+	case g.Type != nvme.SGLKeyed && g.Type != nvme.SGLKeyedInvalidate:
+		return nil, nvme.SGLTypeInvalid | nvme.DNR
+	case int(g.Length) < n || exact && int(g.Length) != n:
+		return nil, nvme.SGLLengthInvalid | nvme.DNR
+	case !q.room.take(s, n):
+		return nil, nvme.InternalError
+	}
+	return make([]byte, n), nvme.Success
+}
+
+// room bounds the data of the commands of a queue that are under way, in bytes.
+type room struct {
+	mu     sync.Mutex
+	given  sync.Cond
+	left   int
+	closed bool
+}
+
+func (r *room) init(n int) { r.left, r.given.L = n, &r.mu }
+
+// take takes n bytes, which must not be more than there are in all, for a slot. It
+// returns false when there is no room and the queue is over.
+func (r *room) take(s *slot, n int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.left < n {
+		if r.closed {
+			return false
+		}
+		r.given.Wait()
+	}
+	r.left -= n
+	s.held += n
+	return true
+}
+
+func (r *room) give(n int) {
+	if n == 0 {
+		return
+	}
+	r.mu.Lock()
+	r.left += n
+	r.given.Broadcast()
+	r.mu.Unlock()
+}
+
+func (r *room) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.given.Broadcast()
+	r.mu.Unlock()
+}
