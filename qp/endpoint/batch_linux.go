@@ -4,11 +4,16 @@ package endpoint
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
 	"syscall"
+	"time"
 	"unsafe"
+
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp/softnic"
 )
 
 // A batch is as many datagrams as one system call receives or sends.
@@ -44,6 +49,7 @@ type batch struct {
 	n     int
 	errno syscall.Errno
 	call  func(fd uintptr) bool
+	once  func(fd uintptr) bool // call without a wait
 }
 
 func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
@@ -67,6 +73,7 @@ func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
 	if sends {
 		b.call = b.transmit
 	}
+	b.once = func(fd uintptr) bool { b.call(fd); return true }
 	return b, nil
 }
 
@@ -104,6 +111,63 @@ func (b *batch) recv() (n int, err error) {
 	}
 	return b.n, nil
 }
+
+// Socket is the UDP wire by itself, for those who run a port in a loop of their own
+// (Linux). See UDP for what it can and cannot. It is not safe for concurrent use.
+type Socket struct{ u *udp }
+
+// OpenSocket opens port 4791 of an address of this host.
+func OpenSocket(address string) (*Socket, error) {
+	u, err := udpWire{address: address}.listen()
+	if err != nil {
+		return nil, fmt.Errorf("endpoint: %w", err)
+	}
+	return &Socket{u}, nil
+}
+
+// SyscallConn returns the socket, to wait for packets by other means.
+func (s *Socket) SyscallConn() (syscall.RawConn, error) { return s.u.conn.SyscallConn() }
+
+// PathMTU returns the largest payload of a packet that fits the link, in bytes.
+func (s *Socket) PathMTU() int { return fitting(s.u.linkMT, s.u.local.Addr().Is4()) }
+
+// PeerMAC is for the port's configuration: any will do, for none is sent.
+func (s *Socket) PeerMAC() frame.MAC { return s.u.peerMAC() }
+
+// Receive takes what has come, without a wait, and returns how many packets that is.
+func (s *Socket) Receive() int {
+	if s.u.in.raw.Read(s.u.in.once) != nil || s.u.in.errno != 0 {
+		return 0
+	}
+	return s.u.in.n
+}
+
+// Packet returns the i-th packet received, from its IP header on, which is made up. It
+// is valid until the next call.
+func (s *Socket) Packet(i int) []byte { return s.u.packet(i) }
+
+// Decode decodes a packet for Port.HandleDecoded, or returns why it is dropped, for
+// Port.CountDropped. The frame's payload aliases the packet.
+func (s *Socket) Decode(pkt []byte, f *frame.Frame) softnic.Result { return s.u.decode(pkt, f) }
+
+// Send takes packets out of a port and sends them, at most a batch. It returns how many.
+// sent, where not nil, is called with each as an Ethernet frame.
+func (s *Socket) Send(now time.Time, p *softnic.Port, sent func([]byte)) (n int, err error) {
+	for n < batchSize && p.NextDecoded(now, &s.u.tx) {
+		b := s.u.put(n, &s.u.tx)
+		if sent != nil {
+			sent(b)
+		}
+		n++
+	}
+	if n != 0 {
+		err = s.u.out.send(n)
+	}
+	return n, err
+}
+
+// Close closes the socket.
+func (s *Socket) Close() error { return s.u.close() }
 
 // get returns the i-th datagram received and where it came from.
 func (b *batch) get(i int) ([]byte, netip.AddrPort) {

@@ -34,6 +34,15 @@ type udpWire struct {
 }
 
 func (w udpWire) open(cfg *Config) (transport, error) {
+	t, err := w.listen()
+	if err != nil {
+		return nil, err
+	}
+	cfg.GIDs = []netip.Addr{t.local.Addr()}
+	return t, nil
+}
+
+func (w udpWire) listen() (*udp, error) {
 	a, err := netip.ParseAddr(w.address)
 	if err != nil {
 		return nil, fmt.Errorf("UDP: %q is no IP address", w.address)
@@ -47,12 +56,7 @@ func (w udpWire) open(cfg *Config) (transport, error) {
 	case a.IsLinkLocalUnicast() && a.Is6() && a.Zone() == "":
 		return nil, fmt.Errorf("UDP: %v is link-local and needs its zone: %v%%INTERFACE", a, a)
 	}
-	t, err := newUDP(a, w.strict)
-	if err != nil {
-		return nil, err
-	}
-	cfg.GIDs = []netip.Addr{a}
-	return t, nil
+	return newUDP(a, w.strict)
 }
 
 // udp is a transport over a UDP socket. The kernel makes the IP and UDP headers of
@@ -173,35 +177,46 @@ func header(b []byte, src, dst netip.AddrPort, n int) []byte {
 
 func (u *udp) deliver(now time.Time, e *Endpoint) {
 	for i := range u.n {
-		b, from := u.in.get(i)
-		u.deliverOne(now, e, b, from)
+		pkt := u.packet(i)
+		if e.tap != nil {
+			e.recordIP(now, pkt)
+		}
+		if r := u.decode(pkt, &u.rx); r != softnic.Delivered {
+			e.port.CountDropped(r)
+			continue
+		}
+		e.port.CountReceived()
+		e.port.HandleDecoded(now, &u.rx)
 	}
 	u.n = 0
 }
 
-func (u *udp) deliverOne(now time.Time, e *Endpoint, b []byte, from netip.AddrPort) {
+// packet returns the i-th packet received, with the headers that it must have had, until
+// the next call.
+func (u *udp) packet(i int) []byte {
+	b, from := u.in.get(i)
 	u.pkt = append(header(u.pkt[:0], from, u.local, len(b)), b...)
+	return u.pkt
+}
+
+// decode decodes a packet, or returns why it is dropped. It enters the identification
+// that makes the ICRC right.
+func (u *udp) decode(pkt []byte, f *frame.Frame) softnic.Result {
 	link := frame.RawIPv6
 	if u.local.Addr().Is4() {
 		link = frame.RawIPv4
 	}
-	if e.tap != nil {
-		e.recordIP(now, u.pkt)
+	if u.finder.Decode(link, pkt, len(pkt), f) != nil {
+		return softnic.Malformed
 	}
-	if u.finder.Decode(link, u.pkt, len(u.pkt), &u.rx) != nil {
-		e.port.CountDropped(softnic.Malformed)
-		return
-	}
-	id, ok := u.ids.find(u.pkt)
+	id, ok := u.ids.find(pkt)
 	if !ok {
-		e.port.CountDropped(softnic.BadICRC)
-		return
+		return softnic.BadICRC
 	}
 	if link == frame.RawIPv4 {
-		binary.BigEndian.PutUint16(u.pkt[4:], id) // part of what a datagram's receiver sees
+		binary.BigEndian.PutUint16(pkt[4:], id) // part of what a datagram's receiver sees
 	}
-	e.port.CountReceived()
-	e.port.HandleDecoded(now, &u.rx)
+	return softnic.Delivered
 }
 
 // recordIP writes an IP packet to the tap, with an Ethernet header made up.
@@ -216,19 +231,11 @@ func (e *Endpoint) recordIP(now time.Time, pkt []byte) {
 }
 
 func (u *udp) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
-	f := &u.tx
-	for n < batchSize && e.port.NextDecoded(now, f) {
-		f.VLANs, f.SrcPort, f.DstPort = 0, u.local.Port(), u.local.Port()
-		b := f.AppendTo(u.out.bufs[n][:0])
-		u.out.bufs[n] = b
+	for n < batchSize && e.port.NextDecoded(now, &u.tx) {
+		b := u.put(n, &u.tx)
 		if e.tap != nil {
 			e.record(now, b)
 		}
-		skip := 14 + 40 + 8
-		if f.Net == frame.IPv4 {
-			skip = 14 + 20 + 8
-		}
-		u.out.put(n, skip, netip.AddrPortFrom(f.Dst, u.local.Port()))
 		n++
 		bytes += len(b)
 	}
@@ -236,6 +243,19 @@ func (u *udp) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 		err = u.out.send(n)
 	}
 	return n, bytes, err
+}
+
+// put makes f the n-th packet to be sent, and returns it as an Ethernet frame.
+func (u *udp) put(n int, f *frame.Frame) []byte {
+	f.VLANs, f.SrcPort, f.DstPort = 0, u.local.Port(), u.local.Port()
+	b := f.AppendTo(u.out.bufs[n][:0])
+	u.out.bufs[n] = b
+	skip := 14 + 40 + 8
+	if f.Net == frame.IPv4 {
+		skip = 14 + 20 + 8
+	}
+	u.out.put(n, skip, netip.AddrPortFrom(f.Dst, u.local.Port()))
+	return b
 }
 
 func (u *udp) close() error { return u.conn.Close() }
