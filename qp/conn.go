@@ -36,12 +36,9 @@ func (c *conn) init(cfg *Config) {
 
 func (c *conn) mtu() uint32 { return uint32(c.attr.PathMTU) }
 
-// outgoing and incoming return the memory of a work request.
+// outgoing returns the memory of a send.
 func (c *conn) outgoing(wr *SendWR) span {
 	return span{wr.Local, wr.Gather, wr.SGEs, c.keyed(wr.SGEs), c.pd}
-}
-func (c *conn) incoming(wr *RecvWR) span {
-	return span{wr.Local, wr.Scatter, wr.SGEs, c.keyed(wr.SGEs), c.pd}
 }
 
 // keyed returns what knows the keys of sges, where there are any, or nil.

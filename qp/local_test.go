@@ -296,3 +296,73 @@ func TestKeyedReceive(t *testing.T) {
 		}
 	}
 }
+
+// A receive of a SRQ names memory of the SRQ's protection domain, where it has one.
+func TestKeyedSRQ(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		m, err := qp.NewRegions(4)
+		require.NoError(t, err)
+		key, err := m.Register(qp.Region{PD: 2, Data: make([]byte, 16), Addr: 0x1000, Access: qp.LocalWrite})
+		require.NoError(t, err)
+		srq, err := qp.NewSRQ(1, 4)
+		require.NoError(t, err)
+		if own {
+			srq.SetPD(2)
+		}
+		cfg := base(qp.RC)
+		cfg.Memory, cfg.SRQ = m, srq
+		q, err := qp.New(cfg)
+		require.NoError(t, err)
+		a := good(qp.RTS)
+		a.RQPSN = 0
+		require.NoError(t, q.Connect(epoch, a))
+		require.NoError(t, srq.PostRecv(&qp.RecvWR{SGEs: []qp.SGE{{Addr: 0x1000, Len: 16, LKey: key}}}))
+		p := request(bth.SendOnly, 0)
+		p.SetPayload([]byte("x"))
+		want := qp.Refused
+		if own {
+			want = qp.Accepted
+		}
+		require.Equal(t, want, q.HandlePacket(epoch, p, nil))
+	}
+}
+
+// SendWR.Fail: the request ends in its turn, and nothing of it is sent.
+func TestFailedSend(t *testing.T) {
+	var out qp.Outgoing
+	var c qp.Completion
+	for _, typ := range []qp.Type{qp.RC, qp.UC} {
+		for _, before := range []bool{false, true} {
+			q, _, _, _ := keyedQP(t, typ)
+			if before {
+				require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 1, Op: qp.OpSend, Flags: qp.Signaled}))
+				require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 2, Op: qp.OpSend}))
+				require.True(t, q.NextPacket(epoch, &out))
+				require.True(t, q.NextPacket(epoch, &out))
+			}
+			require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 3, Op: qp.OpSend, Fail: qp.LocalLengthErr}))
+			require.False(t, q.NextPacket(epoch, &out) && !out.Retransmission)
+			if before {
+				ackOf(q, 11)
+				require.True(t, q.NextCompletion(&c))
+				require.EqualValues(t, 1, c.ID)
+			}
+			require.True(t, q.NextCompletion(&c))
+			require.Equal(t, qp.Completion{ID: 3, Status: qp.LocalLengthErr, Op: qp.OpSend, QPN: 1}, c)
+			require.GreaterOrEqual(t, q.State(), qp.SQE)
+		}
+	}
+}
+
+// A window may get another key than the next, of the same window.
+func TestBindNewRKey(t *testing.T) {
+	q, m, region, window := localQP(t, qp.RC)
+	wr := bindWR(1, window, region)
+	wr.NewRKey = window&^0xff | 0x77
+	require.NoError(t, q.PostSend(epoch, wr))
+	require.True(t, usableBy(m, 1, wr.NewRKey))
+	require.False(t, usableBy(m, 1, qp.IncRKey(window)))
+	require.NoError(t, m.InvalidateLocal(wr.NewRKey))
+	_, err := m.Bind(qp.Binding{Window: wr.NewRKey, Region: region, VA: 0x1000, Len: 8, NewRKey: 0x66600})
+	require.ErrorIs(t, err, qp.ErrBind)
+}

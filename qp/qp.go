@@ -238,7 +238,7 @@ func (q *QP) PostSend(now time.Time, wr *SendWR) error {
 	}
 	q.clock.At(now)
 	err := q.req.postSend(wr)
-	if wr.Op.local() {
+	if wr.Op.local() || wr.Fail != Success {
 		q.after() // it may have been executed, and refused
 	}
 	q.invariants()

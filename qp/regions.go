@@ -177,6 +177,9 @@ type Binding struct {
 	Len    uint32 // bytes
 	Access Access // what the window grants
 	QPN    uint32 // the only QP that may use it (type 2B)
+	// NewRKey is the window's new key, which differs from Window in the low byte at
+	// most. 0 means IncRKey(Window).
+	NewRKey uint32
 }
 
 // Bind binds a window and returns its new key: the old one is dead. A window that
@@ -192,6 +195,9 @@ func (t *Regions) Bind(b Binding) (rkey uint32, err error) {
 		r.access&MWBind == 0 || b.Access&MWBind != 0 || b.Len == 0 {
 		return 0, ErrBind
 	}
+	if b.NewRKey != 0 && b.NewRKey>>8 != b.Window>>8 {
+		return 0, ErrBind
+	}
 	n := uint64(b.Len)
 	off, ok := r.offset(b.VA, n)
 	if !ok {
@@ -203,6 +209,9 @@ func (t *Regions) Bind(b Binding) (rkey uint32, err error) {
 		w.addr = 0
 	}
 	w.key++
+	if b.NewRKey != 0 {
+		w.key = uint8(b.NewRKey)
+	}
 	return t.cipher.seal(t.cipher.open(b.Window)&^0xff | uint32(w.key)), nil
 }
 

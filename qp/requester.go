@@ -169,6 +169,10 @@ func (r *Requester) postSend(wr *SendWR) error {
 		n = packets(uint64(length), r.mtu())
 	}
 	w := r.sq.push(wr, length, n)
+	if wr.Fail != Success {
+		r.postFailed(w)
+		return nil
+	}
 	if wr.Flags&Inline != 0 && !r.sq.copyInline(w, r.outgoing(wr)) {
 		r.sq.tail--
 		return errInlineKey
@@ -184,6 +188,9 @@ func (r *Requester) postSend(wr *SendWR) error {
 
 // checkWR returns the length of wr's message in bytes, or why it is refused.
 func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
+	if wr.Fail != Success {
+		return 0, nil
+	}
 	buf := r.outgoing(wr)
 	local := buf.len()
 	switch {

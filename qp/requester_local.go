@@ -4,7 +4,7 @@ package qp
 // when all before it are complete, and what is behind it starts when it is (rule
 // RQ-36). They take no PSN.
 func (r *Requester) runLocal() {
-	if r.sq.done != r.sq.started && r.sq.at(r.sq.done).status != Success {
+	if r.sq.done != r.sq.tail && (r.mode == running || r.mode == draining) && r.sq.at(r.sq.done).status != Success {
 		r.failHead(r.sq.at(r.sq.done).status)
 		return
 	}
@@ -29,7 +29,7 @@ func (r *Requester) execute(wr *SendWR) bool {
 	if wr.Op == OpLocalInv {
 		return binder.InvalidateLocal(wr.RKey) == nil
 	}
-	_, err := binder.Bind(Binding{Window: wr.RKey, Region: wr.Region, VA: wr.RemoteAddr, Len: wr.Length, Access: wr.Access, QPN: r.qpn})
+	_, err := binder.Bind(Binding{Window: wr.RKey, Region: wr.Region, VA: wr.RemoteAddr, Len: wr.Length, Access: wr.Access, QPN: r.qpn, NewRKey: wr.NewRKey})
 	return err == nil
 }
 
@@ -43,6 +43,20 @@ func (r *Requester) refuseLocal(w *wqe) {
 		return
 	}
 	r.again()
+}
+
+// postFailed takes w, the newest entry, which is to end with its Fail.
+func (r *Requester) postFailed(w *wqe) {
+	w.status = w.wr.Fail
+	switch {
+	case r.mode == broken || r.mode == stopped:
+		w.status = WRFlushErr
+		r.sq.done, r.sq.cur, r.sq.started = r.sq.tail, r.sq.tail, r.sq.tail
+	case r.sq.done == r.sq.tail-1:
+		r.runLocal()
+	case r.sq.cur == r.sq.tail-1 && r.win.asked < r.win.next:
+		r.again() // what is before it is to be acknowledged
+	}
 }
 
 // failHead ends the entry at done with s. UC and UD QPs go to SQE, others to Error; what

@@ -125,9 +125,21 @@ func (r *Responder) NextCompletion(c *Completion) bool {
 	return true
 }
 
+// incoming returns the memory of a receive.
+func (r *Responder) incoming(wr *RecvWR) span {
+	pd := r.pd
+	if r.rq.srq != nil && r.rq.srq.hasPD {
+		pd = r.rq.srq.pd
+	}
+	return span{wr.Local, wr.Scatter, wr.SGEs, r.keyed(wr.SGEs), pd}
+}
+
 // complete ends the receive of the message under way.
 func (r *Responder) complete(c Completion) {
 	c.ID, c.QPN = r.rq.recv.ID, r.qpn
+	if r.rq.xrc != nil {
+		c.SRQ = r.msg.srq
+	}
 	r.rq.push(c)
 	r.rq.recv, r.rq.hasRecv = RecvWR{}, false
 }

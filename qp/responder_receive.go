@@ -215,9 +215,6 @@ func (r *Responder) finish(p *bth.Packet, c Completion) {
 	if p.Opcode.Ext()&bth.HasImmDt != 0 {
 		c.HasImm, c.Imm = true, p.ImmDt.Imm
 	}
-	if r.rq.xrc != nil {
-		c.SRQ = r.msg.srq
-	}
 	r.complete(c)
 }
 

@@ -46,6 +46,8 @@ type SRQ struct {
 	num   uint32
 	limit uint32
 	armed bool
+	hasPD bool
+	pd    PD
 }
 
 // NewSRQ returns a queue for at most n receives, 1 .. 2^20. Its number, 24 bits,
@@ -59,6 +61,11 @@ func NewSRQ(num uint32, n int) (*SRQ, error) {
 
 // Num returns the queue's number.
 func (q *SRQ) Num() uint32 { return q.num }
+
+// SetPD gives the queue a protection domain of its own: SGEs of its receives name memory
+// of pd instead of that of the QP, and requests to an XRC target that name the queue reach
+// that memory. Without it all are in the QP's.
+func (q *SRQ) SetPD(pd PD) { q.pd, q.hasPD = pd, true }
 
 // Len returns the number of receives posted and not yet consumed.
 func (q *SRQ) Len() int { return q.ring.len() }

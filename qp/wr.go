@@ -108,8 +108,15 @@ type SendWR struct {
 
 	// OpBindMW: window RKey is bound to Length bytes at RemoteAddr of region Region,
 	// with the rights Access, for this QP. Its key becomes IncRKey(RKey).
-	Region uint32
-	Access Access
+	// NewRKey, where not 0, is the key that it gets instead.
+	Region  uint32
+	NewRKey uint32
+	Access  Access
+
+	// Fail, where not Success, has the request not be executed: it ends with this status
+	// when its turn comes, and the QP goes to Error (UC and UD: SQE). For programs that
+	// find a fault that a card would find.
+	Fail Status
 
 	// UD: where to. Other QPs ignore it.
 	AH         *AddressHandle

@@ -17,6 +17,9 @@ func (r *Responder) findSRQ(p *bth.Packet) (*SRQ, bool) {
 	}
 	r.msg.srq = p.XRCETH.SRQ
 	srq := r.rq.xrc.SRQ(p.XRCETH.SRQ)
+	if srq != nil && srq.hasPD {
+		r.pd = srq.pd
+	}
 	return srq, srq != nil
 }
 

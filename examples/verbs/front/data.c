@@ -1,0 +1,685 @@
+/* The data path: posts into rings, completions out of rings. */
+#include "objects.h"
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <time.h>
+
+extern struct rv_shared *rv_sh;
+
+static uint32_t power(uint32_t n)
+{
+	uint32_t p = 1;
+	while (p < n)
+		p *= 2;
+	return p;
+}
+
+static uint32_t bell_used[RV_BELLS / 32];
+static pthread_mutex_t bell_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int bell_take(void)
+{
+	int n = -1;
+	pthread_mutex_lock(&bell_lock);
+	for (int i = 0; i < RV_BELLS / 32 && n < 0; i++)
+		if (~bell_used[i]) {
+			int b = __builtin_ctz(~bell_used[i]);
+			bell_used[i] |= 1u << b;
+			n = 32 * i + b;
+		}
+	pthread_mutex_unlock(&bell_lock);
+	return n;
+}
+
+/* rv_queue_init makes a ring of max work requests. */
+int rv_queue_init(struct rv_queue *q, uint32_t max, uint32_t sges, uint32_t inl, int sends)
+{
+	uint32_t room = sges * sizeof(struct ibv_sge) > inl ? sges * sizeof(struct ibv_sge) : inl;
+	q->size = power(max ? max : 1);
+	q->max = max;
+	q->max_sge = sges;
+	q->max_inline = inl;
+	q->stride = ((sends ? sizeof(struct rv_wqe) : sizeof(struct rv_rqe)) + room + 15) & ~15u;
+	q->slots = calloc(q->size, q->stride);
+	q->order = sends ? NULL : calloc(q->size, 8);
+	q->bell = bell_take();
+	if (!q->slots || (!sends && !q->order) || q->bell < 0) {
+		rv_queue_free(q);
+		return ENOMEM;
+	}
+	if (!sends)
+		q->spare = q->order + q->size;
+	pthread_mutex_init(&q->lock, NULL);
+	rv_queue_reset(q);
+	return 0;
+}
+
+void rv_queue_reset(struct rv_queue *q)
+{
+	q->posted = q->taken = q->freed = q->spares = 0;
+	if (q->order)
+		while (q->spares < q->max) {
+			q->spare[q->spares] = q->max - 1 - q->spares;
+			q->spares++;
+		}
+}
+
+void rv_queue_free(struct rv_queue *q)
+{
+	free(q->slots);
+	free(q->order);
+	q->slots = NULL;
+	q->order = q->spare = NULL;
+	q->size = 0;
+	if (q->bell >= 0) {
+		pthread_mutex_lock(&bell_lock);
+		bell_used[q->bell / 32] &= ~(1u << q->bell % 32);
+		pthread_mutex_unlock(&bell_lock);
+		q->bell = -1;
+	}
+}
+
+void rv_wake(void)
+{
+	static const uint64_t one = 1;
+	if (rv_load(&rv_sh->asleep) && rv_swap(&rv_sh->asleep, 0))
+		while (write(rv_sh->kick, &one, 8) < 0 && errno == EINTR)
+			;
+}
+
+/* rv_ring tells the engine of posts. */
+void rv_ring(struct rv_queue *q)
+{
+	__atomic_or_fetch(&rv_sh->bells[q->bell / 64], 1ull << q->bell % 64, __ATOMIC_SEQ_CST);
+	rv_store(&rv_sh->rung, 1);
+	rv_wake();
+}
+
+/* What each kind of QP may send, by operation. */
+static int may_send(enum ibv_qp_type t, uint32_t op)
+{
+	static const uint32_t rc = 1 << IBV_WR_RDMA_WRITE | 1 << IBV_WR_RDMA_WRITE_WITH_IMM | 1 << IBV_WR_SEND |
+		1 << IBV_WR_SEND_WITH_IMM | 1 << IBV_WR_RDMA_READ | 1 << IBV_WR_ATOMIC_CMP_AND_SWP |
+		1 << IBV_WR_ATOMIC_FETCH_AND_ADD | 1 << IBV_WR_LOCAL_INV | 1 << IBV_WR_BIND_MW | 1 << IBV_WR_SEND_WITH_INV;
+	uint32_t may = 0;
+	switch (t) {
+	case IBV_QPT_RC:
+		may = rc | 1 << IBV_WR_ATOMIC_WRITE;
+		break;
+	case IBV_QPT_XRC_SEND:
+		may = rc;
+		break;
+	case IBV_QPT_UC:
+		may = 1 << IBV_WR_RDMA_WRITE | 1 << IBV_WR_RDMA_WRITE_WITH_IMM | 1 << IBV_WR_SEND | 1 << IBV_WR_SEND_WITH_IMM |
+			1 << IBV_WR_BIND_MW | 1 << IBV_WR_LOCAL_INV;
+		break;
+	case IBV_QPT_UD:
+		may = 1 << IBV_WR_SEND | 1 << IBV_WR_SEND_WITH_IMM;
+		break;
+	default:
+		break;
+	}
+	return op < 32 && may >> op & 1;
+}
+
+static int may_post(struct rv_qp *qp)
+{
+	if (qp->magic != ALIVE || !rv_live())
+		return EINVAL;
+	int s = rv_load(&qp->state);
+	return s == IBV_QPS_RTS || s == IBV_QPS_SQD || s == IBV_QPS_SQE || s == IBV_QPS_ERR ? 0 : EINVAL;
+}
+
+/* sends_begin and sends_end stand around posts of sends. */
+static int sends_begin(struct rv_qp *qp)
+{
+	int err = may_post(qp);
+	if (err)
+		return err;
+	pthread_mutex_lock(&qp->sq.lock);
+	qp->batch = qp->sq.posted;
+	return 0;
+}
+
+static void sends_end(struct rv_qp *qp)
+{
+	struct rv_queue *q = &qp->sq;
+	int any = qp->batch != q->posted;
+	if (any)
+		rv_store(&q->posted, qp->batch);
+	pthread_mutex_unlock(&q->lock);
+	if (any)
+		rv_ring(q);
+}
+
+/* next_slot returns the slot of the next send, or NULL when the queue is full. */
+static struct rv_wqe *next_slot(struct rv_qp *qp)
+{
+	struct rv_queue *q = &qp->sq;
+	if (qp->batch - rv_load(&q->freed) >= q->max)
+		return NULL;
+	struct rv_wqe *w = (void *)(q->slots + (size_t)(qp->batch & (q->size - 1)) * q->stride);
+	w->num_sge = w->inline_len = 0;
+	return w;
+}
+
+static int put_inline(struct rv_queue *q, struct rv_wqe *w, const void *p, size_t n)
+{
+	if (w->inline_len + n > q->max_inline)
+		return EINVAL;
+	memcpy((uint8_t *)w->sge + w->inline_len, p, n);
+	w->inline_len += n;
+	return 0;
+}
+
+static int put_bind(struct rv_wqe *w, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *b)
+{
+	w->rkey = mw->rkey;
+	w->imm = rkey;
+	w->remote_addr = b->addr;
+	w->length = b->length;
+	w->access = b->mw_access_flags;
+	w->mr_rkey = b->mr ? b->mr->lkey : 0;
+	if (mw->type == IBV_MW_TYPE_2)
+		mw->rkey = rkey; /* as the next bind names it */
+	return 0;
+}
+
+static int put_send(struct rv_qp *qp, struct ibv_send_wr *wr)
+{
+	struct rv_queue *q = &qp->sq;
+	if (!may_send(qp->qp.qp_type, wr->opcode) || wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
+		return EINVAL;
+	struct rv_wqe *w = next_slot(qp);
+	if (!w)
+		return ENOMEM;
+	w->wr_id = wr->wr_id;
+	w->opcode = wr->opcode;
+	w->flags = wr->send_flags;
+	w->imm = wr->imm_data;
+	w->rkey = 0;
+	switch (wr->opcode) {
+	case IBV_WR_ATOMIC_CMP_AND_SWP:
+	case IBV_WR_ATOMIC_FETCH_AND_ADD:
+		w->remote_addr = wr->wr.atomic.remote_addr;
+		w->rkey = wr->wr.atomic.rkey;
+		w->compare_add = wr->wr.atomic.compare_add;
+		w->swap = wr->wr.atomic.swap;
+		break;
+	case IBV_WR_BIND_MW:
+		if (!wr->bind_mw.mw)
+			return EINVAL;
+		if (wr->bind_mw.mw->type != IBV_MW_TYPE_2)
+			return EINVAL;
+		put_bind(w, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
+		break;
+	case IBV_WR_LOCAL_INV:
+	case IBV_WR_SEND_WITH_INV:
+		w->rkey = wr->invalidate_rkey;
+		break;
+	default:
+		w->remote_addr = wr->wr.rdma.remote_addr;
+		w->rkey = wr->wr.rdma.rkey;
+	}
+	if (qp->qp.qp_type == IBV_QPT_UD) {
+		struct rv_ah *ah = (void *)wr->wr.ud.ah;
+		if (!ah || ah->magic != ALIVE)
+			return EINVAL;
+		w->ah = ah->ah.handle;
+		w->remote_qpn = wr->wr.ud.remote_qpn;
+		w->remote_qkey = wr->wr.ud.remote_qkey;
+	}
+	w->srqn = wr->qp_type.xrc.remote_srqn;
+	if (wr->send_flags & IBV_SEND_INLINE) {
+		for (int i = 0; i < wr->num_sge; i++)
+			if (put_inline(q, w, (void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length))
+				return EINVAL;
+	} else if (wr->opcode != IBV_WR_BIND_MW && wr->opcode != IBV_WR_LOCAL_INV) {
+		w->num_sge = wr->num_sge;
+		memcpy(w->sge, wr->sg_list, wr->num_sge * sizeof(struct ibv_sge));
+	}
+	qp->batch++;
+	return 0;
+}
+
+static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct rv_qp *qp = (void *)ibqp;
+	int err = sends_begin(qp);
+	if (err) {
+		*bad = wr;
+		return err;
+	}
+	for (; wr; wr = wr->next)
+		if ((err = put_send(qp, wr))) {
+			*bad = wr;
+			break;
+		}
+	sends_end(qp);
+	return err;
+}
+
+static int post_recvs(struct rv_queue *q, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	int err = 0;
+	pthread_mutex_lock(&q->lock);
+	uint32_t n = q->posted;
+	for (; wr; wr = wr->next) {
+		if (wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
+			err = EINVAL;
+		else if (!q->spares)
+			err = ENOMEM;
+		if (err) {
+			*bad = wr;
+			break;
+		}
+		uint32_t slot = q->spare[--q->spares];
+		struct rv_rqe *r = (void *)(q->slots + (size_t)slot * q->stride);
+		r->wr_id = wr->wr_id;
+		r->num_sge = wr->num_sge;
+		memcpy(r->sge, wr->sg_list, wr->num_sge * sizeof(struct ibv_sge));
+		q->order[n++ & (q->size - 1)] = slot;
+	}
+	int any = n != q->posted;
+	if (any)
+		rv_store(&q->posted, n);
+	pthread_mutex_unlock(&q->lock);
+	if (any)
+		rv_ring(q);
+	return err;
+}
+
+static int post_recv(struct ibv_qp *ibqp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct rv_qp *qp = (void *)ibqp;
+	if (qp->magic != ALIVE || !rv_live() || qp->srq || !qp->rq.slots || rv_load(&qp->state) == IBV_QPS_RESET) {
+		*bad = wr;
+		return EINVAL;
+	}
+	return post_recvs(&qp->rq, wr, bad);
+}
+
+static int post_srq_recv(struct ibv_srq *ibsrq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+	struct rv_srq *s = (void *)ibsrq;
+	if (s->magic != ALIVE || !rv_live()) {
+		*bad = wr;
+		return EINVAL;
+	}
+	return post_recvs(&s->rq, wr, bad);
+}
+
+/* release gives the slot of a completion back. */
+static void release(struct rv_cqe *e)
+{
+	struct rv_queue *q = e->queue;
+	if (!q->order) {
+		rv_store(&q->freed, e->slot + 1);
+		return;
+	}
+	pthread_mutex_lock(&q->lock);
+	q->spare[q->spares++] = e->slot;
+	pthread_mutex_unlock(&q->lock);
+}
+
+/* take copies the next completion to e, with the queue's lock held. */
+static int take(struct rv_cq *cq, struct rv_cqe *e)
+{
+	uint32_t end = rv_load(&cq->produced);
+	while (cq->consumed != end) {
+		struct rv_cqe *r = &cq->ring[cq->consumed & (cq->size - 1)];
+		int alive = r->qp != NULL;
+		if (alive) {
+			*e = *r;
+			release(r);
+		}
+		rv_store(&cq->consumed, cq->consumed + 1);
+		if (alive)
+			return 1;
+	}
+	return 0;
+}
+
+/* idle has a thread that polls in vain let others have the processor: the engine is one
+ * of them. */
+static void idle(struct rv_cq *cq)
+{
+	if (++cq->idle > 16)
+		sched_yield();
+}
+
+static int poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
+{
+	struct rv_cq *cq = (void *)ibcq;
+	struct rv_cqe e;
+	int got = 0;
+	if (cq->magic != ALIVE)
+		return -1;
+	pthread_mutex_lock(&cq->lock);
+	while (got < n && take(cq, &e))
+		wc[got++] = e.wc;
+	pthread_mutex_unlock(&cq->lock);
+	if (got)
+		cq->idle = 0;
+	else
+		idle(cq);
+	return got;
+}
+
+static int req_notify_cq(struct ibv_cq *ibcq, int solicited)
+{
+	struct rv_cq *cq = (void *)ibcq;
+	if (cq->magic != ALIVE)
+		return EINVAL;
+	uint32_t want = solicited ? 1 : 2;
+	if (rv_load(&cq->armed) < want)
+		rv_store(&cq->armed, want);
+	return 0;
+}
+
+/* rv_clean takes the completions of qp out of cq. */
+void rv_clean(struct rv_cq *cq, struct rv_qp *qp)
+{
+	if (!cq)
+		return;
+	pthread_mutex_lock(&cq->lock);
+	for (uint32_t i = cq->consumed; i != rv_load(&cq->produced); i++) {
+		struct rv_cqe *e = &cq->ring[i & (cq->size - 1)];
+		if (e->qp == qp) {
+			release(e);
+			e->qp = NULL;
+		}
+	}
+	pthread_mutex_unlock(&cq->lock);
+}
+
+static int bind_mw(struct ibv_qp *ibqp, struct ibv_mw *mw, struct ibv_mw_bind *b)
+{
+	struct rv_qp *qp = (void *)ibqp;
+	int err = sends_begin(qp);
+	if (err)
+		return err;
+	struct rv_wqe *w = next_slot(qp);
+	if (w) {
+		w->wr_id = b->wr_id;
+		w->opcode = IBV_WR_BIND_MW;
+		w->flags = b->send_flags;
+		uint32_t key = ibv_inc_rkey(mw->rkey);
+		put_bind(w, mw, key, &b->bind_info);
+		mw->rkey = key;
+		qp->batch++;
+	}
+	sends_end(qp);
+	return w ? 0 : ENOMEM;
+}
+
+void rv_ops(struct rv_ctx *c)
+{
+	struct ibv_context_ops *o = &c->v.context.ops;
+	o->poll_cq = poll_cq;
+	o->req_notify_cq = req_notify_cq;
+	o->post_send = post_send;
+	o->post_recv = post_recv;
+	o->post_srq_recv = post_srq_recv;
+	o->alloc_mw = rv_alloc_mw;
+	o->bind_mw = bind_mw;
+	o->dealloc_mw = rv_dealloc_mw;
+}
+
+/* The extended interface of sends: wr_start, requests, wr_complete. */
+
+#define QP(x) ((struct rv_qp *)(x))
+
+static struct rv_wqe *begin(struct rv_qp *qp, uint32_t op)
+{
+	static struct rv_wqe none; /* where requests go that cannot be posted */
+	struct rv_wqe *w = qp->batch_err ? NULL : next_slot(qp);
+	if (!qp->batch_err && !may_send(qp->qp.qp_type, op))
+		qp->batch_err = EINVAL;
+	else if (!qp->batch_err && !w)
+		qp->batch_err = ENOMEM;
+	if (qp->batch_err) {
+		qp->cur = NULL;
+		return &none;
+	}
+	w->wr_id = qp->ex.wr_id;
+	w->opcode = op;
+	w->flags = qp->ex.wr_flags;
+	w->rkey = 0;
+	qp->cur = w;
+	qp->batch++;
+	return w;
+}
+
+static void wr_start(struct ibv_qp_ex *x)
+{
+	struct rv_qp *qp = QP(x);
+	pthread_mutex_lock(&qp->sq.lock);
+	qp->batch = qp->sq.posted;
+	qp->batch_err = may_post(qp);
+	qp->cur = NULL;
+}
+
+static int wr_complete(struct ibv_qp_ex *x)
+{
+	struct rv_qp *qp = QP(x);
+	if (qp->batch_err)
+		qp->batch = qp->sq.posted;
+	int err = qp->batch_err;
+	sends_end(qp);
+	return err;
+}
+
+static void wr_abort(struct ibv_qp_ex *x)
+{
+	QP(x)->batch = QP(x)->sq.posted;
+	sends_end(QP(x));
+}
+
+static void wr_rdma(struct ibv_qp_ex *x, uint32_t op, uint32_t rkey, uint64_t addr, uint32_t imm)
+{
+	struct rv_wqe *w = begin(QP(x), op);
+	w->rkey = rkey;
+	w->remote_addr = addr;
+	w->imm = imm;
+}
+static void wr_rdma_read(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr) { wr_rdma(x, IBV_WR_RDMA_READ, rkey, addr, 0); }
+static void wr_rdma_write(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr) { wr_rdma(x, IBV_WR_RDMA_WRITE, rkey, addr, 0); }
+static void wr_rdma_write_imm(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr, __be32 imm)
+{
+	wr_rdma(x, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, addr, imm);
+}
+static void wr_send(struct ibv_qp_ex *x) { begin(QP(x), IBV_WR_SEND); }
+static void wr_send_imm(struct ibv_qp_ex *x, __be32 imm) { begin(QP(x), IBV_WR_SEND_WITH_IMM)->imm = imm; }
+static void wr_send_inv(struct ibv_qp_ex *x, uint32_t rkey) { begin(QP(x), IBV_WR_SEND_WITH_INV)->rkey = rkey; }
+static void wr_local_inv(struct ibv_qp_ex *x, uint32_t rkey) { begin(QP(x), IBV_WR_LOCAL_INV)->rkey = rkey; }
+
+static void wr_atomic(struct ibv_qp_ex *x, uint32_t op, uint32_t rkey, uint64_t addr, uint64_t a, uint64_t b)
+{
+	struct rv_wqe *w = begin(QP(x), op);
+	w->rkey = rkey;
+	w->remote_addr = addr;
+	w->compare_add = a;
+	w->swap = b;
+}
+static void wr_cmp_swp(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr, uint64_t compare, uint64_t swap)
+{
+	wr_atomic(x, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, addr, compare, swap);
+}
+static void wr_fetch_add(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr, uint64_t add)
+{
+	wr_atomic(x, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, addr, add, 0);
+}
+static void wr_atomic_write(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr, const void *eight)
+{
+	struct rv_wqe *w = begin(QP(x), IBV_WR_ATOMIC_WRITE);
+	w->rkey = rkey;
+	w->remote_addr = addr;
+	if (QP(x)->cur) {
+		if (QP(x)->sq.stride < sizeof *w + 8) {
+			QP(x)->batch_err = EINVAL;
+			return;
+		}
+		memcpy(w->sge, eight, 8);
+		w->inline_len = 8;
+		w->flags |= IBV_SEND_INLINE;
+	}
+}
+static void wr_bind(struct ibv_qp_ex *x, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *b)
+{
+	struct rv_wqe *w = begin(QP(x), IBV_WR_BIND_MW);
+	if (!QP(x)->cur)
+		return;
+	if (mw->type != IBV_MW_TYPE_2)
+		QP(x)->batch_err = EINVAL;
+	else
+		put_bind(w, mw, rkey, b);
+}
+
+static void wr_set_ud(struct ibv_qp_ex *x, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
+{
+	struct rv_wqe *w = QP(x)->cur;
+	if (!w)
+		return;
+	if (!ah || ((struct rv_ah *)ah)->magic != ALIVE) {
+		QP(x)->batch_err = EINVAL;
+		return;
+	}
+	w->ah = ah->handle;
+	w->remote_qpn = qpn;
+	w->remote_qkey = qkey;
+}
+static void wr_set_srqn(struct ibv_qp_ex *x, uint32_t srqn)
+{
+	if (QP(x)->cur)
+		QP(x)->cur->srqn = srqn;
+}
+static void wr_set_sges(struct ibv_qp_ex *x, size_t n, const struct ibv_sge *list)
+{
+	struct rv_wqe *w = QP(x)->cur;
+	if (!w)
+		return;
+	if (n > QP(x)->sq.max_sge) {
+		QP(x)->batch_err = EINVAL;
+		return;
+	}
+	memcpy(w->sge, list, n * sizeof *list);
+	w->num_sge = n;
+	w->flags &= ~IBV_SEND_INLINE;
+}
+static void wr_set_sge(struct ibv_qp_ex *x, uint32_t lkey, uint64_t addr, uint32_t len)
+{
+	struct ibv_sge s = {addr, len, lkey};
+	wr_set_sges(x, 1, &s);
+}
+static void wr_set_inlines(struct ibv_qp_ex *x, size_t n, const struct ibv_data_buf *list)
+{
+	struct rv_wqe *w = QP(x)->cur;
+	if (!w)
+		return;
+	w->flags |= IBV_SEND_INLINE;
+	for (size_t i = 0; i < n; i++)
+		if (put_inline(&QP(x)->sq, w, list[i].addr, list[i].length))
+			QP(x)->batch_err = EINVAL;
+}
+static void wr_set_inline(struct ibv_qp_ex *x, void *addr, size_t len)
+{
+	struct ibv_data_buf b = {addr, len};
+	wr_set_inlines(x, 1, &b);
+}
+
+void rv_qp_ops(struct rv_qp *qp, uint64_t ops)
+{
+	struct ibv_qp_ex *x = &qp->ex;
+	qp->with_ex = 1;
+	x->wr_start = wr_start;
+	x->wr_complete = wr_complete;
+	x->wr_abort = wr_abort;
+	x->wr_set_ud_addr = wr_set_ud;
+	x->wr_set_xrc_srqn = wr_set_srqn;
+	x->wr_set_inline_data = wr_set_inline;
+	x->wr_set_inline_data_list = wr_set_inlines;
+	x->wr_set_sge = wr_set_sge;
+	x->wr_set_sge_list = wr_set_sges;
+	if (ops & IBV_QP_EX_WITH_RDMA_WRITE)
+		x->wr_rdma_write = wr_rdma_write;
+	if (ops & IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM)
+		x->wr_rdma_write_imm = wr_rdma_write_imm;
+	if (ops & IBV_QP_EX_WITH_SEND)
+		x->wr_send = wr_send;
+	if (ops & IBV_QP_EX_WITH_SEND_WITH_IMM)
+		x->wr_send_imm = wr_send_imm;
+	if (ops & IBV_QP_EX_WITH_RDMA_READ)
+		x->wr_rdma_read = wr_rdma_read;
+	if (ops & IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP)
+		x->wr_atomic_cmp_swp = wr_cmp_swp;
+	if (ops & IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
+		x->wr_atomic_fetch_add = wr_fetch_add;
+	if (ops & IBV_QP_EX_WITH_LOCAL_INV)
+		x->wr_local_inv = wr_local_inv;
+	if (ops & IBV_QP_EX_WITH_BIND_MW)
+		x->wr_bind_mw = wr_bind;
+	if (ops & IBV_QP_EX_WITH_SEND_WITH_INV)
+		x->wr_send_inv = wr_send_inv;
+	if (ops & IBV_QP_EX_WITH_ATOMIC_WRITE)
+		x->wr_atomic_write = wr_atomic_write;
+}
+
+/* The extended interface of completions. */
+
+#define CQ(x) ((struct rv_cq *)(x))
+
+static int next_poll(struct ibv_cq_ex *x)
+{
+	struct rv_cq *cq = CQ(x);
+	if (!take(cq, &cq->cur)) {
+		idle(cq);
+		return ENOENT;
+	}
+	cq->idle = 0;
+	x->wr_id = cq->cur.wc.wr_id;
+	x->status = cq->cur.wc.status;
+	return 0;
+}
+static void end_poll(struct ibv_cq_ex *x) { pthread_mutex_unlock(&CQ(x)->lock); }
+static int start_poll(struct ibv_cq_ex *x, struct ibv_poll_cq_attr *a)
+{
+	if (CQ(x)->magic != ALIVE || a->comp_mask)
+		return EINVAL;
+	pthread_mutex_lock(&CQ(x)->lock);
+	int err = next_poll(x);
+	if (err)
+		end_poll(x);
+	return err;
+}
+static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.opcode; }
+static uint32_t read_vendor_err(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.vendor_err; }
+static uint32_t read_byte_len(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.byte_len; }
+static __be32 read_imm(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.imm_data; }
+static uint32_t read_qp_num(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.qp_num; }
+static uint32_t read_src_qp(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.src_qp; }
+static unsigned int read_flags(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.wc_flags; }
+static uint32_t read_slid(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.slid; }
+static uint8_t read_sl(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.sl; }
+static uint8_t read_dlid(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.dlid_path_bits; }
+static uint64_t read_ts(struct ibv_cq_ex *x) { return CQ(x)->cur.ns; }
+
+void rv_cq_ops(struct rv_cq *cq)
+{
+	struct ibv_cq_ex *x = &cq->ex;
+	x->start_poll = start_poll;
+	x->next_poll = next_poll;
+	x->end_poll = end_poll;
+	x->read_opcode = read_opcode;
+	x->read_vendor_err = read_vendor_err;
+	x->read_wc_flags = read_flags;
+	x->read_byte_len = read_byte_len;
+	x->read_imm_data = read_imm;
+	x->read_qp_num = read_qp_num;
+	x->read_src_qp = read_src_qp;
+	x->read_slid = read_slid;
+	x->read_sl = read_sl;
+	x->read_dlid_path_bits = read_dlid;
+	x->read_completion_ts = read_ts;
+	x->read_completion_wallclock_ns = read_ts;
+}

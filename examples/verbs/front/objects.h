@@ -1,0 +1,80 @@
+/* What the files of the front share among themselves. */
+#ifndef ROCE_OBJECTS_H
+#define ROCE_OBJECTS_H
+
+#include "front.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+
+enum { ALIVE = 0x726f6365 }; /* magic of an object that was not destroyed */
+
+struct rv_ctx {
+	struct verbs_context v;
+	int async[2]; /* pipe */
+	uint32_t refs;
+};
+
+struct rv_pd {
+	struct ibv_pd pd;
+	uint32_t magic, refs;
+	struct rv_pd *parent; /* of a parent domain */
+	struct rv_td *td;
+};
+
+struct rv_td {
+	struct ibv_td td;
+	uint32_t refs;
+};
+
+struct rv_mr {
+	struct ibv_mr mr;
+	uint32_t magic;
+	uint32_t access;
+	uint64_t iova;
+};
+
+struct rv_mw {
+	struct ibv_mw mw;
+	uint32_t magic;
+};
+
+struct rv_ah {
+	struct ibv_ah ah;
+	uint32_t magic;
+};
+
+struct rv_xrcd {
+	struct ibv_xrcd xrcd;
+	uint32_t refs, number;
+	struct rv_file *file;
+};
+
+struct rv_channel {
+	struct ibv_comp_channel ch;
+	int write;
+};
+
+#define ctx_of(c) ((struct rv_ctx *)((char *)(c)-offsetof(struct rv_ctx, v.context)))
+
+void rv_ops(struct rv_ctx *c);		       /* data.c: the data path of a context */
+void rv_qp_ops(struct rv_qp *qp, uint64_t ops); /* and of extended QPs and CQs */
+void rv_cq_ops(struct rv_cq *cq);
+int rv_queue_init(struct rv_queue *q, uint32_t max, uint32_t sges, uint32_t inl, int sends);
+void rv_queue_reset(struct rv_queue *q);
+void rv_queue_free(struct rv_queue *q);
+void rv_clean(struct rv_cq *cq, struct rv_qp *qp);
+void rv_wake(void);
+void rv_ring(struct rv_queue *q);
+int rv_live(void);
+int rv_pipe(int fd[2]);
+void rv_bury(void *obj);
+struct ibv_mw *rv_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
+int rv_dealloc_mw(struct ibv_mw *mw);
+struct ibv_qp *rv_create_qp(struct ibv_context *c, struct ibv_qp_init_attr_ex *a);
+int rv_event(struct ibv_context *c, int fd, uint64_t *e);
+
+#endif

@@ -1,0 +1,108 @@
+package main
+
+/*
+#include "front.h"
+*/
+import "C"
+
+import (
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/roce-go/roce/qp"
+)
+
+// memory is the table of regions, with two things that memory of a C program needs: it is
+// touched before a machine gets it, so that memory that was unmapped is refused like a
+// wrong key; and windows that peers may write need a region that may be written.
+type memory struct {
+	*qp.Regions
+	access map[uint32]uint32 // of each region: enum ibv_access_flags
+}
+
+// page is the least that memory is mapped in.
+const page = 4096
+
+// Remote implements qp.Memory.
+func (m *memory) Remote(a qp.RemoteAccess) ([]byte, bool) {
+	b, ok := m.Regions.Remote(a)
+	return b, ok && (len(b) == 0 || touch(b, a.Right&(qp.RemoteWrite|qp.RemoteAtomic) != 0))
+}
+
+// Local implements qp.LocalMemory.
+func (m *memory) Local(a qp.LocalAccess) ([]byte, bool) {
+	b, ok := m.Regions.Local(a)
+	return b, ok && (len(b) == 0 || touch(b, a.Write))
+}
+
+// Bind implements qp.Binder.
+func (m *memory) Bind(b qp.Binding) (uint32, error) {
+	if b.Access&(qp.RemoteWrite|qp.RemoteAtomic) != 0 && m.access[b.Region]&C.IBV_ACCESS_LOCAL_WRITE == 0 {
+		return 0, qp.ErrBind
+	}
+	return m.Regions.Bind(b)
+}
+
+var seen byte
+
+// touch reports whether all pages of b are mapped, for writing where write is set. It
+// changes nothing.
+func touch(b []byte, write bool) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	for i := 0; ; i += page {
+		i = min(i, len(b)-1)
+		if write {
+			atomic.OrUint32((*uint32)(unsafe.Pointer(uintptr(unsafe.Pointer(&b[i]))&^3)), 0)
+		} else {
+			seen = b[i]
+		}
+		if i == len(b)-1 {
+			return true
+		}
+	}
+}
+
+// rights translates enum ibv_access_flags.
+func rights(v C.uint32_t) (a qp.Access) {
+	for _, r := range [...]struct {
+		bit C.uint32_t
+		a   qp.Access
+	}{{C.IBV_ACCESS_LOCAL_WRITE, qp.LocalWrite}, {C.IBV_ACCESS_REMOTE_WRITE, qp.RemoteWrite}, {C.IBV_ACCESS_REMOTE_READ, qp.RemoteRead},
+		{C.IBV_ACCESS_REMOTE_ATOMIC, qp.RemoteAtomic}, {C.IBV_ACCESS_MW_BIND, qp.MWBind}, {C.IBV_ACCESS_ZERO_BASED, qp.ZeroBased}} {
+		if v&r.bit != 0 {
+			a |= r.a
+		}
+	}
+	return a
+}
+
+// register carries out RV_REG_MR: a region, or a new one in the place of another.
+func (e *engine) register(c *C.struct_rv_cmd) C.int {
+	if c.mask != 0 {
+		if e.deregister(c.key) != 0 {
+			return C.EINVAL
+		}
+	} else if e.mem.Len() >= C.RV_MAX_MR {
+		return C.ENOMEM
+	}
+	data := unsafe.Slice((*byte)(c.obj), int(c.len))
+	key, err := e.mem.Register(qp.Region{PD: qp.PD(c.pd), Data: data, Addr: uint64(c.addr), Access: rights(c.access)})
+	if err != nil {
+		return C.ENOMEM
+	}
+	e.mem.access[key] = uint32(c.access)
+	c.key = C.uint32_t(key)
+	return 0
+}
+
+func (e *engine) deregister(key C.uint32_t) C.int {
+	if e.mem.Deregister(uint32(key)) != nil {
+		return C.EINVAL
+	}
+	delete(e.mem.access, uint32(key))
+	return 0
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// limit is the longest that a pair of programs may take.
+const limit = 60 * time.Second
+
+var build string // where the libraries are
+
+func TestMain(m *testing.M) {
+	out, err := exec.Command("./run", "-build").Output()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "run -build: %v\n", err)
+		os.Exit(1)
+	}
+	build = strings.TrimSpace(string(out))
+	os.Exit(m.Run())
+}
+
+// need skips a test that lacks a program; in CI it fails.
+func need(t *testing.T, program string) {
+	t.Helper()
+	if _, err := exec.LookPath(program); err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("%s is not installed", program)
+	}
+	t.Skipf("%s is not installed: see README.md", program)
+}
+
+// command is a program on our library, at an address.
+func command(ctx context.Context, addr string, env []string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, "./run", args...)
+	c.Env = append(append(os.Environ(), "ROCE_ADDR="+addr), env...)
+	c.WaitDelay = 2 * time.Second
+	return c
+}
+
+// alone runs one program.
+func alone(t *testing.T, env []string, args ...string) string {
+	t.Helper()
+	need(t, args[0])
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	out, err := command(ctx, "127.0.0.2", env, args...).CombinedOutput()
+	require.NoError(t, err, "%v\n%s", args, out)
+	return string(out)
+}
+
+// freePort returns a TCP port that nobody listens on.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// listens reports whether somebody listens on a TCP port.
+func listens(port int) bool {
+	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		b, _ := os.ReadFile(f)
+		if regexp.MustCompile(fmt.Sprintf(`:%04X 0+:0000 0A `, port)).Match(b) {
+			return true
+		}
+	}
+	return false
+}
+
+// both runs a server at 127.0.0.2 and a client at 127.0.0.3 that meet on a TCP port, and
+// returns what they print. Both must end well.
+func both(t *testing.T, port int, env []string, server, client []string) (string, string) {
+	t.Helper()
+	need(t, server[0])
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	var sout, cout bytes.Buffer
+	s := command(ctx, "127.0.0.2", env, server...)
+	s.Stdout, s.Stderr = &sout, &sout
+	require.NoError(t, s.Start())
+	done := make(chan error, 1)
+	go func() { done <- s.Wait() }()
+	for begin := time.Now(); !listens(port); time.Sleep(10 * time.Millisecond) {
+		select {
+		case err := <-done:
+			t.Fatalf("%v ended before the client came: %v\n%s", server, err, sout.String())
+		default:
+		}
+		if time.Since(begin) > limit/2 {
+			cancel()
+			<-done
+			t.Fatalf("%v does not listen on port %d\n%s", server, port, sout.String())
+		}
+	}
+	c := command(ctx, "127.0.0.3", env, client...)
+	c.Stdout, c.Stderr = &cout, &cout
+	err := c.Run()
+	if err != nil {
+		cancel()
+	}
+	serr := <-done
+	require.NoError(t, err, "client %v\n%s\nserver: %v\n%s", client, cout.String(), serr, sout.String())
+	require.NoError(t, serr, "server %v\n%s\nclient\n%s", server, sout.String(), cout.String())
+	return sout.String(), cout.String()
+}
+
+func TestDevinfo(t *testing.T) {
+	out := alone(t, nil, "ibv_devinfo", "-v")
+	for _, want := range []string{"roce0", "PORT_ACTIVE", "Ethernet", "::ffff:127.0.0.2", "max_qp:", "4096 (5)"} {
+		require.Contains(t, out, want)
+	}
+}
+
+// The pingpongs of libibverbs, which check data with -c; polling and with events.
+func TestPingpong(t *testing.T) {
+	for _, v := range []string{"rc -c", "rc -c -e", "rc -c -N -t", "uc -c", "uc -e", "ud -c", "ud -e", "srq -c", "srq -e -q 4", "xsrq", "xsrq -e"} {
+		t.Run(v, func(t *testing.T) {
+			f := strings.Fields(v)
+			port := freePort(t)
+			args := append([]string{"ibv_" + f[0] + "_pingpong", "-g", "0", "-n", "200", "-p", fmt.Sprint(port)}, f[1:]...)
+			_, out := both(t, port, nil, args, append(args, "127.0.0.1"))
+			if f[0] != "xsrq" {
+				require.Regexp(t, `200 iters in`, out)
+			}
+			require.NotContains(t, out, "invalid data")
+		})
+	}
+}
+
+// An address that is in use, and one that this host has not, are told of in words that
+// say what to do.
+func TestOpenErrors(t *testing.T) {
+	need(t, "ibv_devinfo")
+	c, err := net.ListenPacket("udp", "127.0.0.2:4791")
+	require.NoError(t, err)
+	defer c.Close()
+	for addr, want := range map[string]string{"127.0.0.2": "set ROCE_ADDR to another", "192.0.2.1": "no address of this host", "x": "no IP address"} {
+		out, err := command(t.Context(), addr, nil, "ibv_devinfo").CombinedOutput()
+		require.Error(t, err)
+		require.Contains(t, string(out), want)
+	}
+	out, err := command(t.Context(), "127.0.0.4", []string{"ROCE_FAULTS=loss=2"}, "ibv_devinfo").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "loss=P%")
+	out, err = exec.Command("env", "-u", "ROCE_ADDR", "LD_PRELOAD="+filepath.Join(build, "libroce-verbs.so"), "ibv_devinfo", "-v").CombinedOutput()
+	require.NoError(t, err)
+	require.Contains(t, string(out), "::ffff:127.0.0.", "without ROCE_ADDR a free address is taken")
+}
