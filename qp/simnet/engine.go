@@ -28,12 +28,19 @@ type engine struct {
 	events uint64
 	hops   uint64
 
+	large  bool   // warm is worth its while
+	warmed uint64 // nothing, but that the compiler must not leave out
+
 	crossing  []*Direction // with packets for another engine
 	suspects  []suspect    // pauses that have lasted
 	log       []logged     // for the observer
 	logMemory []logged     // log before it was read
 	scratch   frame.Frame
 	event     PacketEvent
+}
+
+func newEngine(n *Network, id int, now stamp, clock time.Time) *engine {
+	return &engine{n: n, id: id, now: now, clock: clock, queue: newEventQueue(now.ns, n.cfg.plain)}
 }
 
 func (e *engine) setNow(at stamp) { e.now = e.now.max(at) }
@@ -50,26 +57,40 @@ func (e *engine) schedule(at stamp, c class, arg int32) { e.queue.push(newEvent(
 
 // next returns when the engine's next event is, noTime for never.
 func (e *engine) next() int64 {
-	at := e.calls.due()
-	if ev, ok := e.queue.first(); ok {
+	at := min(e.calls.due(), e.timers.due())
+	if ev := e.queue.first(); ev != nil {
 		at = min(at, ev.at)
-	}
-	if h := e.timers.h; len(h) != 0 {
-		at = min(at, h[0].at)
 	}
 	return at
 }
 
 // step does the next event, if there is one no later than end.
 func (e *engine) step(end int64) bool {
-	first, ok := e.queue.first()
-	if !ok {
-		first = event{noTime, 1<<64 - 1}
+	if q := &e.queue; q.at == len(q.cur) && q.fill() && e.large {
+		e.warm(q.cur)
 	}
-	timer := false
-	if h := e.timers.h; len(h) != 0 && h[0].at <= first.at {
+	ev := e.queue.first()
+	if ev == nil || ev.at >= min(e.timers.due(), e.calls.due()) {
+		return e.stepOther(ev, end)
+	}
+	if ev.at > end {
+		return false
+	}
+	e.cur = *ev
+	e.queue.pop()
+	e.handle()
+	return true
+}
+
+// stepOther is step where a timer or a call may be first.
+func (e *engine) stepOther(ev *event, end int64) bool {
+	first, timer := event{noTime, 1<<64 - 1}, false
+	if ev != nil {
+		first = *ev
+	}
+	if h := e.timers.h; len(h) != 0 {
 		if t := h[0].event(); t.before(&first) {
-			first, timer, ok = t, true, true
+			first, timer = t, true
 		}
 	}
 	switch at := e.calls.due(); {
@@ -78,16 +99,16 @@ func (e *engine) step(end int64) bool {
 		e.cur = newEvent(stamp{ns: c.at}, evCall, c.host)
 		e.setNow(stamp{ns: c.at})
 		c.fn()
-	case first.at > end || !ok:
+	case first.at > end || first.at == noTime:
 		return false
 	case timer:
 		e.cur = first
 		e.timers.h[0].host.timer()
 	default:
-		e.queue.pop()
 		e.cur = first
-		e.setNow(first.stamp())
-		e.handle(&first)
+		e.queue.pop()
+		e.handle()
+		return true
 	}
 	e.events++
 	if len(e.dirty) != 0 {
@@ -96,25 +117,31 @@ func (e *engine) step(end int64) bool {
 	return true
 }
 
-func (e *engine) handle(ev *event) {
-	n, arg := e.n, ev.arg()
-	switch ev.class() {
+// handle does the event cur.
+func (e *engine) handle() {
+	n, arg := e.n, e.cur.arg()
+	e.setNow(e.cur.stamp())
+	switch e.cur.class() {
 	case evArrive:
 		n.dirs[arg].arrive()
+	case evFree:
+		n.dirs[arg].done()
 	case evLate:
 		n.dirs[arg].arriveLate()
 	case evHost:
 		n.hosts[arg>>1].resume(arg&1 != 0)
 	case evOpen:
 		if arg&1 == 0 {
-			n.dirs[arg>>1].open()
+			n.dirs[arg>>1].reopen()
 		} else {
 			n.dirs[arg>>1].q.watch()
 		}
 	case evPause:
 		n.swPorts[arg>>3].repeatPause(uint8(arg & 7))
-	case evFree:
-		n.dirs[arg].done()
+	}
+	e.events++
+	if len(e.dirty) != 0 {
+		e.settleDirty()
 	}
 }
 

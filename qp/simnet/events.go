@@ -1,6 +1,10 @@
 package simnet
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+	"slices"
+)
 
 // class says what is to be done when an event's time comes. Of one instant, events
 // happen in this order, and within a class by the number of the direction, host or
@@ -61,106 +65,245 @@ func (e *event) before(f *event) bool {
 	return e.at < f.at || e.at == f.at && e.ord < f.ord
 }
 
-// eventQueue is a wheel of the nanoseconds to come, and a heap of what is later. A
+// eventQueue is a wheel of slots of time, and a heap of what is later than the wheel. A
 // direction has one event for all packets in flight and a host one for all timers, so
-// that its length follows the number of links that are busy, and nearly all events are
-// of the next microseconds: the wheel takes and gives them at a cost that does not grow
-// with their number.
+// that the queue's length follows the number of links that are busy.
+//
+// A slot is a list without an order until its turn comes; then its events are sorted,
+// in an array. How long a slot is follows how many events there are, so that each has
+// a handful of them and an event costs the same however many there are.
 type eventQueue struct {
-	base  int64 // time of the event that was taken last: none is earlier
-	near  int   // events in the wheel
-	slot  int   // where first found the first, -1 for the heap
-	heads [wheelSize]int32
-	used  [wheelSize / 64]uint64 // bit for each slot that has events
-	words uint64                 // bit for each word of used that is not 0
-	nodes []node                 // the first is not used
+	cur   []event // of the slots up to slot, in order
+	at    int     // of cur: what comes before was taken
+	slot  int64   // time of the slot under way, in slots
+	shift uint    // a slot is 1<<shift nanoseconds
+	plain bool    // the heap alone: what the wheel is tested against
+
+	heads [wheelSlots]int32
+	used  [wheelSlots / 64]uint64 // bit for each slot that has events
+	words uint64                  // bit for each word of used that is not 0
+	near  int                     // events in the wheel
+	nodes []node                  // the first is not used
 	free  int32
 	far   eventHeap
+
+	fills, filled int     // slots and their events, since shift was reviewed
+	moving        []event // of reshape
 }
 
-const wheelSize = 4096 // nanoseconds
+const (
+	wheelSlots = 4096
+	firstShift = 4  // of a new queue
+	mostShift  = 10 // so that no more than a microsecond is sorted at once
+	fewInSlot  = 3
+	manyInSlot = 12
+	fullSlot   = 64
+)
 
-// node is an event in a list of those of one nanosecond, in order.
+// node is an event in a slot.
 type node struct {
 	ev   event
 	next int32
 }
 
-func (q *eventQueue) push(e event) {
-	if uint64(e.at-q.base) >= wheelSize {
-		q.far.push(e)
-		return
+func newEventQueue(now int64, plain bool) eventQueue {
+	q := eventQueue{shift: firstShift, plain: plain, slot: math.MinInt64 / 2}
+	if !plain {
+		q.slot = now>>q.shift - 1
 	}
-	i := q.free
-	if i != 0 {
-		q.free = q.nodes[i].next
-	} else {
-		if len(q.nodes) == 0 {
-			q.nodes = append(q.nodes, node{})
+	return q
+}
+
+func (q *eventQueue) push(e event) {
+	s := e.at>>q.shift - q.slot
+	switch {
+	case s <= 0:
+		q.insert(e)
+		if c := q.cur[q.at:]; len(c) > fullSlot && q.shift > 0 && c[0].at>>(q.shift-1) != c[len(c)-1].at>>(q.shift-1) {
+			q.reshape(q.shift - 1)
 		}
-		i = int32(len(q.nodes))
+	case s >= wheelSlots:
+		if q.plain && q.at < len(q.cur) {
+			q.far.push(q.cur[q.at])
+			q.at++
+		}
+		q.far.push(e)
+	default:
+		i := q.free
+		if i == 0 {
+			i = q.grow()
+		}
+		n := &q.nodes[i]
+		slot := (s + q.slot) & (wheelSlots - 1)
+		q.free = n.next
+		n.ev, n.next = e, q.heads[slot]
+		q.heads[slot] = i
+		q.used[slot/64] |= 1 << (slot % 64)
+		q.words |= 1 << (slot / 64)
+		q.near++
+	}
+}
+
+// grow makes a free node.
+func (q *eventQueue) grow() int32 {
+	if len(q.nodes) == 0 {
 		q.nodes = append(q.nodes, node{})
 	}
-	slot := int(e.at % wheelSize)
-	at := &q.heads[slot]
-	for *at != 0 && q.nodes[*at].ev.ord < e.ord {
-		at = &q.nodes[*at].next
-	}
-	q.nodes[i] = node{e, *at}
-	*at = i
-	q.used[slot/64] |= 1 << (slot % 64)
-	q.words |= 1 << (slot / 64)
-	q.near++
+	q.nodes = append(q.nodes, node{})
+	return int32(len(q.nodes) - 1)
 }
 
-// first returns the first event, if there is one.
-func (q *eventQueue) first() (e event, ok bool) {
-	q.slot = -1
-	if q.near == 0 {
-		if len(q.far.h) == 0 {
-			return e, false
-		}
-		return q.far.h[0], true
+// insert puts e among the events of cur.
+func (q *eventQueue) insert(e event) {
+	if q.at == len(q.cur) {
+		q.cur, q.at = q.cur[:0], 0
 	}
-	from := int(q.base % wheelSize)
+	q.cur = append(q.cur, e)
+	c := q.cur[q.at:]
+	i := len(c) - 1
+	for i > 0 && e.before(&c[i-1]) {
+		c[i] = c[i-1]
+		i--
+	}
+	c[i] = e
+}
+
+// first returns the first event, or nil. It is good until the queue changes.
+func (q *eventQueue) first() *event {
+	if q.at == len(q.cur) && !q.fill() {
+		return nil
+	}
+	return &q.cur[q.at]
+}
+
+// pop takes off what first returned just now.
+func (q *eventQueue) pop() { q.at++ }
+
+// fill makes the next slot with events the one under way, and reports whether there
+// is one.
+func (q *eventQueue) fill() bool {
+	if q.plain {
+		if len(q.far.h) == 0 {
+			return false
+		}
+		q.cur, q.at = append(q.cur[:0], q.far.pop()), 0
+		return true
+	}
+	next := int64(noTime)
+	if q.near != 0 {
+		next = q.nextSlot()
+	}
+	if h := q.far.h; len(h) != 0 {
+		next = min(next, h[0].at>>q.shift)
+	}
+	if next == noTime {
+		return false
+	}
+	cur := q.cur[:0]
+	if i := next & (wheelSlots - 1); next-q.slot < wheelSlots && q.heads[i] != 0 {
+		last := int32(0)
+		for k := q.heads[i]; k != 0; k = q.nodes[k].next {
+			cur = append(cur, q.nodes[k].ev)
+			last = k
+		}
+		q.nodes[last].next, q.free, q.heads[i] = q.free, q.heads[i], 0
+		if q.used[i/64] &^= 1 << (i % 64); q.used[i/64] == 0 {
+			q.words &^= 1 << (i / 64)
+		}
+		q.near -= len(cur)
+		sortEvents(cur)
+	}
+	q.cur, q.at, q.slot = cur, 0, next
+	for h := q.far.h; len(h) != 0 && h[0].at>>q.shift == next; h = q.far.h {
+		q.insert(q.far.pop())
+	}
+	q.fills++
+	q.filled += len(q.cur)
+	if q.fills == 256 {
+		mean := q.filled / q.fills
+		q.fills, q.filled = 0, 0
+		switch {
+		case mean < fewInSlot && q.shift < mostShift:
+			q.reshape(q.shift + 1)
+		case mean > manyInSlot && q.shift > 0:
+			q.reshape(q.shift - 1)
+		}
+	}
+	return true
+}
+
+// nextSlot returns the first slot after the one under way that has events.
+func (q *eventQueue) nextSlot() int64 {
+	from := (q.slot + 1) & (wheelSlots - 1)
 	w := from / 64
+	to := int64(0)
 	if m := q.used[w] >> (from % 64); m != 0 {
-		q.slot = from + bits.TrailingZeros64(m)
+		to = from + int64(bits.TrailingZeros64(m))
 	} else {
 		// The words after w, then round to w again.
-		w = (w + 1 + bits.TrailingZeros64(bits.RotateLeft64(q.words, -(w+1)))) % 64
-		q.slot = w*64 + bits.TrailingZeros64(q.used[w])
+		w = (w + 1 + int64(bits.TrailingZeros64(bits.RotateLeft64(q.words, -int(w+1))))) % 64
+		to = w*64 + int64(bits.TrailingZeros64(q.used[w]))
 	}
-	e = q.nodes[q.heads[q.slot]].ev
-	if len(q.far.h) != 0 && q.far.h[0].before(&e) {
-		q.slot = -1
-		return q.far.h[0], true
-	}
-	return e, true
+	return q.slot + 1 + (to-from)&(wheelSlots-1)
 }
 
-// pop takes off the event that first returned just now.
-func (q *eventQueue) pop() {
-	if q.slot < 0 {
-		q.base = q.far.pop().at
+// sortEvents sorts the events of a slot, which were linked the last first.
+func sortEvents(s []event) {
+	if len(s) > 2*manyInSlot {
+		slices.SortFunc(s, func(a, b event) int {
+			if a.before(&b) {
+				return -1
+			}
+			return 1
+		})
 		return
 	}
-	s := q.slot
-	i := q.heads[s]
-	n := &q.nodes[i]
-	q.base = n.ev.at
-	q.heads[s] = n.next
-	if n.next == 0 {
-		if q.used[s/64] &^= 1 << (s % 64); q.used[s/64] == 0 {
-			q.words &^= 1 << (s / 64)
-		}
+	for i, j := 0, len(s)-1; i < j; i, j = i+1, j-1 {
+		s[i], s[j] = s[j], s[i]
 	}
-	n.next = q.free
-	q.free = i
-	q.near--
+	for i := 1; i < len(s); i++ {
+		e := s[i]
+		k := i
+		for k > 0 && e.before(&s[k-1]) {
+			s[k] = s[k-1]
+			k--
+		}
+		s[k] = e
+	}
 }
 
-func (q *eventQueue) len() int { return q.near + len(q.far.h) }
+// reshape changes how long a slot is. There is an event in cur.
+func (q *eventQueue) reshape(shift uint) {
+	at := q.cur[q.at].at
+	q.moving = q.drain(q.moving[:0])
+	q.shift = shift
+	q.slot = at >> shift
+	for _, e := range q.moving {
+		q.push(e)
+	}
+}
+
+// drain takes off all events and appends them to list, in no order.
+func (q *eventQueue) drain(list []event) []event {
+	list = append(list, q.cur[q.at:]...)
+	list = append(list, q.far.h...)
+	q.cur, q.at, q.far.h = q.cur[:0], 0, q.far.h[:0]
+	for i, k := range q.heads {
+		if k == 0 {
+			continue
+		}
+		last := k
+		for ; k != 0; k = q.nodes[k].next {
+			list = append(list, q.nodes[k].ev)
+			last = k
+		}
+		q.nodes[last].next, q.free, q.heads[i] = q.free, q.heads[i], 0
+	}
+	q.near, q.words, q.used = 0, 0, [wheelSlots / 64]uint64{}
+	return list
+}
+
+func (q *eventQueue) len() int { return len(q.cur) - q.at + q.near + len(q.far.h) }
 
 // eventHeap is a four-way heap: a quarter of the levels' cache lines of a binary one.
 type eventHeap struct {
@@ -219,6 +362,14 @@ func (q *eventHeap) pop() event {
 // unlike an event, a timer may be moved.
 type timerQueue struct {
 	h []timer
+}
+
+// due returns when the first timer is due, noTime if there is none.
+func (q *timerQueue) due() int64 {
+	if len(q.h) == 0 {
+		return noTime
+	}
+	return q.h[0].at
 }
 
 type timer struct {

@@ -9,19 +9,28 @@ import (
 )
 
 // Both queues give events in the order of time, then of what they are, whatever is pushed,
-// moved and popped in between.
+// moved and popped in between: few events far apart, many in one nanosecond, and all
+// between, so that the length of slots changes.
 func TestQueuesAgainstSorting(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	for range 50 {
-		var q eventQueue
+	shifts := make(map[uint]bool)
+	for round := range 60 {
+		q := newEventQueue(1000, round%8 == 7)
 		var want []event
-		seq := uint64(0)
-		for range 300 {
-			if len(want) == 0 || rng.IntN(3) != 0 {
+		seq, now, most := uint64(0), int64(1000), 1+rng.IntN(400)
+		near := int64(1) << rng.IntN(14)
+		for range 6000 {
+			shifts[q.shift] = true
+			switch n := rng.IntN(100); {
+			case n == 0:
+				near, most = int64(1)<<rng.IntN(14), 1+rng.IntN(400)
+			case n == 1:
+				q.first() // a look that takes nothing, before earlier events come
+			case len(want) == 0 || len(want) < most && n < 60:
 				seq++
-				at := q.base + rng.Int64N(20)
-				if rng.IntN(4) == 0 {
-					at = q.base + rng.Int64N(3*wheelSize)
+				at := now + rng.Int64N(near)
+				if rng.IntN(16) == 0 {
+					at = now + rng.Int64N(1<<rng.IntN(26))
 				}
 				e := newEvent(stamp{at, rng.Uint32N(3)}, class(rng.IntN(8)), int32(seq))
 				q.push(e)
@@ -32,16 +41,30 @@ func TestQueuesAgainstSorting(t *testing.T) {
 					return 1
 				})
 				want = slices.Insert(want, i, e)
-			} else {
-				first, ok := q.first()
-				require.True(t, ok)
-				require.Equal(t, want[0], first)
+			default:
+				require.Equal(t, want[0], *q.first())
+				now = want[0].at
 				q.pop()
 				want = want[1:]
-				require.Equal(t, len(want), q.len())
 			}
+			require.Equal(t, len(want), q.len())
 		}
+		list := q.drain(nil)
+		slices.SortFunc(list, func(a, b event) int {
+			if a.before(&b) {
+				return -1
+			}
+			return 1
+		})
+		require.Equal(t, want, list[:len(want):len(want)])
+		require.Zero(t, q.len())
 	}
+	require.Greater(t, len(shifts), 5, "slots of many lengths were used: %v", shifts)
+}
+
+// Both heaps of times give the earliest.
+func TestTimersAgainstSorting(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
 		var q timerQueue
 		hosts := make([]*Host, 40)

@@ -2,6 +2,8 @@ package simnet
 
 import "fmt"
 
+func init() { warmFrom = 90 } // so that the fat tree of the tests is large
+
 // CheckBuffer returns an error if the buffer's pools are not empty when nothing waits.
 func (s *Switch) CheckBuffer() error {
 	switch b := s.buffer.(type) {
@@ -22,4 +24,11 @@ func (s *Switch) CheckBuffer() error {
 		}
 	}
 	return nil
+}
+
+// Plain has events wait in a heap, and nothing looked at ahead: the simple way, which the
+// fast one is held to.
+func (c Config) Plain() Config {
+	c.plain = true
+	return c
 }

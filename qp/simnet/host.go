@@ -66,6 +66,7 @@ type Host struct {
 	settling   bool
 	dirty      bool  // on the network's list of hosts to look at
 	paused     uint8 // what the port was told
+	wake       int64 // when the event for the end of a pause is, 0 for none
 	calls      uint64
 	rx         *receiver
 	storm      storm

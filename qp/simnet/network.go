@@ -48,6 +48,8 @@ type Config struct {
 	// Handle, At) then run at the same time as those of other hosts: they use
 	// Host.Now and Host.At, and touch nothing of another host.
 	Threads int
+
+	plain bool // events wait in a heap, and nothing is looked at ahead: what tests compare with
 }
 
 // Node is a *Host or a *Switch.
@@ -96,7 +98,7 @@ func New(cfg Config) *Network {
 		cfg: cfg, zero: cfg.Start.UnixNano(), carry: cfg.Carry, bytes: cfg.Carry == Bytes,
 		names: make(map[string]bool),
 	}
-	n.engines = []*engine{{n: n, clock: cfg.Start}}
+	n.engines = []*engine{newEngine(n, 0, stamp{}, cfg.Start)}
 	return n
 }
 
@@ -211,6 +213,9 @@ func (n *Network) prepare() error {
 			return err
 		}
 		n.partition()
+		for _, e := range n.engines {
+			e.large = !n.cfg.plain && len(n.dirs) >= warmFrom*len(n.engines)
+		}
 	}
 	for _, e := range n.engines {
 		e.settleDirty()

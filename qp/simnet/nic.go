@@ -134,7 +134,6 @@ func (h *Host) pause(at *end, f *pfc.Frame) {
 			at.out.counters.Pauses++
 		}
 		c.till[prio] = e.now.ns + int64(pfc.Duration(q, at.out.rate))
-		e.schedule(stamp{ns: c.till[prio]}, evHost, h.id<<1)
 	}
 	h.unpause()
 }
@@ -146,6 +145,9 @@ func (h *Host) resume(rx bool) {
 		h.rx.done(h)
 		return
 	}
+	if h.wake == h.e.now.ns {
+		h.wake = 0
+	}
 	h.repeatStorm()
 	if h.unpause() {
 		h.settle()
@@ -153,9 +155,9 @@ func (h *Host) resume(rx bool) {
 }
 
 // unpause ends pauses whose time has come, and tells the port: it holds back what any
-// of its links may not send.
+// of its links may not send. It is called again when the next may be over: see open.
 func (h *Host) unpause() bool {
-	paused := uint8(0)
+	paused, next := uint8(0), int64(noTime)
 	for _, at := range h.ends {
 		c := &at.nic
 		if c.paused != 0 {
@@ -164,9 +166,15 @@ func (h *Host) unpause() bool {
 		for m := c.paused; m != 0; m &= m - 1 {
 			if prio := bits.TrailingZeros8(m); c.till[prio] <= h.e.now.ns {
 				c.paused &^= 1 << prio
+			} else {
+				next = min(next, c.till[prio])
 			}
 		}
 		paused |= c.paused
+	}
+	if next != noTime && (h.wake == 0 || next < h.wake) {
+		h.wake = next
+		h.e.schedule(stamp{ns: next}, evHost, h.id<<1)
 	}
 	changed := paused != h.paused
 	h.paused = paused

@@ -17,6 +17,7 @@ type pauses struct {
 	till  [8]int64 // when they go on
 	since [8]int64 // when PausedFor was last brought up to date
 	began [8]int64 // when the pause, or the last packet that still left, was
+	wake  int64    // when the next evOpen is, 0 for none
 }
 
 // ask has the peer of port pause a priority, and again before that ends.
@@ -24,13 +25,26 @@ func (p *swPort) ask(prio uint8) {
 	p.tell(prio, maxQuanta)
 	e := p.sw.e
 	p.repeatAt[prio] = e.now.ns + int64(pfc.Duration(maxQuanta, p.end.link.cfg.Rate))/2
-	e.schedule(stamp{ns: p.repeatAt[prio]}, evPause, p.id<<3|int32(prio))
+	p.awaitRepeat(prio)
+}
+
+// awaitRepeat has an event at repeatAt, or an earlier one that looks again.
+func (p *swPort) awaitRepeat(prio uint8) {
+	if p.awaited>>prio&1 == 0 {
+		p.awaited |= 1 << prio
+		p.sw.e.schedule(stamp{ns: p.repeatAt[prio]}, evPause, p.id<<3|int32(prio))
+	}
 }
 
 // repeatPause is called when a pause that a port asked for is half over.
 func (p *swPort) repeatPause(prio uint8) {
 	e, xoff := p.sw.e, &p.sw.xoff[p.end.port]
-	if *xoff>>prio&1 == 0 || p.repeatAt[prio] != e.now.ns {
+	p.awaited &^= 1 << prio
+	switch {
+	case *xoff>>prio&1 == 0:
+		return
+	case p.repeatAt[prio] > e.now.ns: // it was asked for anew since
+		p.awaitRepeat(prio)
 		return
 	}
 	if !p.sw.buffer.Pause(p.end.port, int(prio), true) { // a threshold has risen
@@ -88,20 +102,38 @@ func (q *egress) pausedBy(f *pfc.Frame) {
 			}
 		}
 		c.till[prio] = now + int64(pfc.Duration(quanta, q.d.rate))
-		e.schedule(stamp{ns: c.till[prio]}, evOpen, q.d.id<<1)
 	}
 	q.d.open()
 }
 
-// open ends the pauses whose time has come.
+// reopen is called when a pause may be over.
+func (d *Direction) reopen() {
+	c := &d.q.pauses
+	if c.wake == d.e.now.ns {
+		c.wake = 0
+	}
+	d.open()
+}
+
+// open ends the pauses whose time has come, and is called again when that of the next
+// has. Pauses are made longer and cut short all the time: an event is for the first
+// end that there was, and looks for the next.
 func (d *Direction) open() {
 	c := &d.q.pauses
-	d.q.account(d.e.now.ns)
+	now := d.e.now.ns
+	d.q.account(now)
+	next := int64(noTime)
 	for m := c.mask; m != 0; m &= m - 1 {
-		if prio := bits.TrailingZeros8(m); c.till[prio] <= d.e.now.ns {
+		if prio := bits.TrailingZeros8(m); c.till[prio] <= now {
 			c.mask &^= 1 << prio
 			c.dead &^= 1 << prio
+		} else {
+			next = min(next, c.till[prio])
 		}
+	}
+	if next != noTime && (c.wake == 0 || next < c.wake) {
+		c.wake = next
+		d.e.schedule(stamp{ns: next}, evOpen, d.id<<1)
 	}
 	d.serve()
 }

@@ -100,6 +100,7 @@ type swPort struct {
 	end      *end
 	id       int32    // in Network.swPorts
 	repeatAt [8]int64 // when the pause that was asked for is asked for again
+	awaited  uint8    // priorities that have an event, at repeatAt or before
 }
 
 // egress is a port as an output.

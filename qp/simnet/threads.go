@@ -22,7 +22,7 @@ func (n *Network) partition() {
 	groups := n.groups()
 	for len(n.engines) < want {
 		first := n.engines[0]
-		n.engines = append(n.engines, &engine{n: n, id: len(n.engines), now: first.now, clock: first.clock})
+		n.engines = append(n.engines, newEngine(n, len(n.engines), first.now, first.clock))
 	}
 	// The heaviest first, each to the engine that has least.
 	slices.SortStableFunc(groups, func(a, b *group) int { return cmp.Compare(b.weight, a.weight) })
@@ -56,11 +56,7 @@ func (n *Network) moveEvents() {
 	var timers []timer
 	var calls []call
 	for _, e := range n.engines {
-		for ev, ok := e.queue.first(); ok; ev, ok = e.queue.first() {
-			e.queue.pop()
-			events = append(events, ev)
-		}
-		e.queue = eventQueue{base: e.now.ns}
+		events = e.queue.drain(events)
 		timers, calls = append(timers, e.timers.h...), append(calls, e.calls.h...)
 		e.timers.h, e.calls.h = e.timers.h[:0], e.calls.h[:0]
 		for _, h := range e.dirty {
