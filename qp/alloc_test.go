@@ -38,13 +38,14 @@ func TestAllocsExchange(t *testing.T) {
 		t.Skip("the race detector allocates")
 	}
 	for _, c := range []struct {
-		name  string
-		bytes bool
-		drop  int
-	}{{"packets", false, 0}, {"bytes", true, 0}, {"lossy packets", false, 7}, {"lossy bytes", true, 11}} {
+		name      string
+		bytes     bool
+		drop      int
+		selective int
+	}{{"packets", false, 0, 0}, {"bytes", true, 0, 0}, {"lossy packets", false, 7, 0}, {"lossy bytes", true, 11, 0}, {"selective repeat", false, 7, 64}} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := joinedConfig()
-			cfg.LinuxRetryForever = true
+			cfg.LinuxRetryForever, cfg.Selective.Packets = true, c.selective
 			j := newJoined(t, cfg, 1024, 8192)
 			j.bytes, j.drop = c.bytes, c.drop
 			local, recv := make([]byte, 5000), make([]byte, 5000)

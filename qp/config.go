@@ -2,6 +2,7 @@ package qp
 
 import (
 	"math/bits"
+	"time"
 
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
@@ -61,6 +62,9 @@ type Config struct {
 	// half may be slow; neither ever stands still (rule EE-3).
 	ResponseWeight int
 	RequestWeight  int
+	// Selective is selective repeat, where Packets is not 0: see [Selective]. There are
+	// no credits then.
+	Selective Selective
 	// NoCredits makes the responder advertise no end-to-end credits (code 31).
 	NoCredits bool
 	// NotMigrated clears the M bit of packets sent, as the Linux driver does.
@@ -86,6 +90,11 @@ func (c *Config) check() error {
 		{"ResponseWeight", int64(c.ResponseWeight), 0, 1<<16 - 1},
 		{"RequestWeight", int64(c.RequestWeight), 0, 1<<16 - 1},
 		{"Window", int64(c.Window), 0, psn.Half - 1},
+		{"Selective.Packets", int64(c.Selective.Packets), 0, 8192},
+		{"Selective.Reorder", int64(c.Selective.Reorder), 0, max(0, int64(c.Selective.Packets)-1)},
+		{"Selective.RTOLow", int64(c.Selective.RTOLow), 0, int64(time.Second)},
+		{"Selective.RTOHigh", int64(c.Selective.RTOHigh), 0, int64(time.Second)},
+		{"Selective.Few", int64(c.Selective.Few), 0, 8192},
 		// The memory of inline data, in one piece.
 		{"MaxSendWR x MaxInline", int64(ringSize(c.MaxSendWR&(1<<21-1))) * int64(c.MaxInline), 0, 1 << 30},
 	} {
@@ -94,6 +103,12 @@ func (c *Config) check() error {
 		}
 	}
 	switch {
+	case c.Selective.Packets == 1:
+		return &RangeError{Field: "Selective.Packets", Value: 1, Min: 2, Max: 8192, kind: ErrConfig}
+	case c.Selective.rtoLow() > c.Selective.rtoHigh():
+		return detailed{ErrConfig, "qp: Selective.RTOLow is " + c.Selective.rtoLow().String() + ", above RTOHigh, " + c.Selective.rtoHigh().String()}
+	case c.Selective.Packets != 0 && (c.Type == UC || c.Type == UD):
+		return detailed{ErrConfig, "qp: a QP of type " + c.Type.String() + " has no selective repeat"}
 	case c.SRQ != nil && c.Type != RC && c.Type != UD:
 		return detailed{ErrConfig, "qp: a QP of type " + c.Type.String() + " has no SRQ"}
 	case c.XRCSRQs != nil && c.Type != XRCRecv:

@@ -44,6 +44,9 @@ func (s *exScenario) stories() *exLog {
 		if e.window != 0 {
 			extra += fmt.Sprintf(" window=%d", e.window)
 		}
+		if c := s.selectiveOf(i); c.Packets != 0 {
+			extra += fmt.Sprintf(" selective=%d reorder=%d rto_low=%v rto_high=%v", c.Packets, c.Reorder, c.RTOLow, c.RTOHigh)
+		}
 		maxRd := 2
 		if e.maxRd != 0 {
 			maxRd = e.maxRd

@@ -51,6 +51,10 @@ var exScenarios = []exScenario{
 	{name: "posts in between", ops: [2][]exOp{{exWrite, exReadLong, exWrite}}, later: [2]int{2, 0}, faults: exFaults{drop: 1, duplicate: 1}},
 	{name: "forged", ops: [2][]exOp{{exWrite, exRead}}, faults: exFaults{forge: 2, drop: 1}},
 	{name: "the peer reads for ever", ops: [2][]exOp{{exWrite, exWriteImm}, {exReadLong, exReadLong}}, recvs: [2]int{0, 1}, busy: true},
+	{name: "selective repeat", ops: [2][]exOp{{exWriteLong, exSend, exWrite}}, recvs: [2]int{0, 1}, selective: qp.Selective{Packets: 8}, faults: exFaults{drop: 2, duplicate: 1}},
+	{name: "selective repeat, overtaken", ops: [2][]exOp{{exWriteLong, exWrite, exWrite}}, selective: qp.Selective{Packets: 4, Reorder: 1}, faults: exFaults{drop: 1, swap: 1, early: 1}},
+	{name: "selective repeat, READs and ATOMICs", ops: [2][]exOp{{exReadLong, exWrite, exFetchAdd}}, selective: qp.Selective{Packets: 8}, faults: exFaults{drop: 2, duplicate: 1}},
+	{name: "selective repeat, no receives", ops: [2][]exOp{{exSendLong, exWrite}}, selective: qp.Selective{Packets: 8}, faults: exFaults{drop: 1, duplicate: 1, early: 1}},
 	{name: "UC", typ: qp.UC, ops: [2][]exOp{{exSendLong, exSend, exWriteImm, exSendLong}}, recvs: [2]int{0, 2}, faults: exFaults{drop: 3}},
 }
 

@@ -58,8 +58,10 @@ type exScenario struct {
 	silent bool // only the last request of an end is signaled
 	late   bool // completions are polled by moves
 	fails  bool // retries may run out
-	out    qp.Outgoing
-	log    *exLog // where a story is told
+
+	selective qp.Selective
+	out       qp.Outgoing
+	log       *exLog // where a story is told
 }
 
 // exEnd is what an end is set to.
@@ -169,7 +171,7 @@ func (s *exScenario) start() *exWorld {
 			Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic})
 		exMust(err)
 		cfg := qp.Config{Type: s.typ, QPN: uint32(i + 1), PD: 1, Memory: rs, MaxSendWR: exOps, MaxRecvWR: exRecvs,
-			MaxRdAtomic: 2, MaxDestRdAtomic: 2, Window: e.window, NoCredits: !s.ends[1-i].credits, SignalAll: !s.silent}
+			MaxRdAtomic: 2, MaxDestRdAtomic: 2, Window: e.window, NoCredits: !s.ends[1-i].credits, SignalAll: !s.silent, Selective: s.selectiveOf(i)}
 		if s.srq {
 			n.srq, err = qp.NewSRQ(7, exRecvs)
 			exMust(err)
@@ -198,6 +200,17 @@ func (s *exScenario) start() *exWorld {
 		}
 	}
 	return w
+}
+
+// selectiveOf returns the selective repeat of end i, whose timers are those of its
+// attributes.
+func (s *exScenario) selectiveOf(i int) qp.Selective {
+	c := s.selective
+	if c.Packets != 0 {
+		c.RTOLow = time.Duration(4096 << s.ends[i].timeout)
+		c.RTOHigh = c.RTOLow
+	}
+	return c
 }
 
 func exMust(err error) {
@@ -468,13 +481,13 @@ func (s *exScenario) emit(w *exWorld, i int) error {
 			n.newest = end
 		}
 	case p.Opcode.Operation() == bth.Acknowledge || p.Opcode.Ext()&bth.HasAETH != 0:
-		if int(p.AETH.MSN) > w.nodes[1-i].posted && !s.busy {
+		if int(p.AETH.MSN) > w.nodes[1-i].posted && !s.busy && !s.selects(p) {
 			return fmt.Errorf("RS-13: end %d sends MSN %d, of %d messages", i, p.AETH.MSN, w.nodes[1-i].posted)
 		}
 		switch p.AETH.Syndrome.Kind() {
 		case aeth.Nak:
 			if p.AETH.Syndrome.Nak() == aeth.NakPSNSequenceError {
-				if n.nak == int32(p.PSN) {
+				if s.selective.Packets == 0 && n.nak == int32(p.PSN) {
 					return fmt.Errorf("RS-03: end %d sends a second NAK for PSN %v", i, p.PSN)
 				}
 				n.nak = int32(p.PSN)
@@ -514,6 +527,11 @@ func (s *exScenario) credit(n *exNode, i int, p *bth.Packet) error {
 	return nil
 }
 
+// selects reports whether p has a PSN in the place of the MSN (rule SR-2).
+func (s *exScenario) selects(p *bth.Packet) bool {
+	return s.selective.Packets != 0 && p.AETH.Syndrome == aeth.NakSyndrome(aeth.NakPSNSequenceError)
+}
+
 func (s *exScenario) deliver(w *exWorld, i int, p *exPacket) error {
 	n := &w.nodes[i]
 	p.p.Payload = p.buf[:len(p.p.Payload)]
@@ -521,7 +539,7 @@ func (s *exScenario) deliver(w *exWorld, i int, p *exPacket) error {
 	if s.log != nil {
 		s.log[i].in(w.now, &p.p, v)
 	}
-	if p.p.Opcode.Ext()&bth.HasAETH != 0 {
+	if p.p.Opcode.Ext()&bth.HasAETH != 0 && !s.selects(&p.p) {
 		n.complete = max(n.complete, int32(p.p.AETH.MSN))
 	}
 	switch {

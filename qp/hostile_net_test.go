@@ -183,7 +183,7 @@ func (w *hostileWorld) newEnd(pair, side int) *hostileEnd {
 		MaxSendWR: p.SendWR, MaxRecvWR: p.RecvWR, MaxInline: hostileInline,
 		MaxRdAtomic: p.MaxRd[side], MaxDestRdAtomic: p.MaxRd[1-side],
 		SignalAll: p.All, AckEvery: p.AckEvery, Window: p.Window, NoCredits: !p.Credits[side],
-		LinuxRetryForever: p.Forever,
+		LinuxRetryForever: p.Forever, Selective: p.Sel[side],
 	}
 	switch {
 	case p.XRC && side == 0:

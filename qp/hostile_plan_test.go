@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -27,7 +28,8 @@ type hostilePlan struct {
 	RecvWR   int
 	Credits  [2]bool
 	SRQ      [2]bool // host i's connections share a receive queue
-	All      bool    // every send is signalled
+	Sel      [2]qp.Selective
+	All      bool // every send is signalled
 	FirstPSN [2]uint32
 
 	Forever  bool // retries without end
@@ -138,6 +140,16 @@ func makePlan(pick picker, seed uint64) *hostilePlan {
 	p.Short = yes(12)
 	if p.XRC {
 		p.SRQ = [2]bool{}
+	}
+	if yes(3) {
+		s := qp.Selective{Packets: of(pick, 16, 2, 3, 7, 64), Few: of(pick, 0, 0, 1, 8)}
+		s.Reorder = of(pick, 0, 0, 1, s.Packets-1)
+		s.RTOLow = of(pick, time.Duration(0), 5*time.Microsecond, 200*time.Microsecond)
+		p.Sel = [2]qp.Selective{s, s}
+		if yes(6) {
+			// One end goes back: slow, and right all the same (rule SR-1).
+			p.Sel[pick(2)] = qp.Selective{}
+		}
 	}
 
 	p.Work = make([]hostileWork, pick(80))

@@ -22,8 +22,10 @@ type Requester struct {
 	credit    credits
 	asks      ackReq
 	reads     reads
+	sel       *scoreboard // nil: go-back-N
 	mode      mode
 	signalAll bool
+	winSize   uint32 // PSNs outstanding at most
 }
 
 // NewRequester returns the requester of a queue pair. It sends nothing until
@@ -43,17 +45,21 @@ func NewRequester(cfg Config) (*Requester, error) {
 
 func (r *Requester) init(cfg *Config, c *conn) {
 	*r = Requester{
-		conn: c, sq: newSendQueue(cfg),
-		win:   window{size: uint32(cfg.Window)},
-		retry: retry{forever: cfg.LinuxRetryForever},
-		asks:  ackReq{every: uint32(cfg.AckEvery)},
-		reads: reads{cap: uint32(cfg.MaxRdAtomic)}, signalAll: cfg.SignalAll,
+		conn: c, sq: newSendQueue(cfg), sel: newScoreboard(&cfg.Selective),
+		winSize: uint32(cfg.Window),
+		retry:   retry{forever: cfg.LinuxRetryForever},
+		asks:    ackReq{every: uint32(cfg.AckEvery)},
+		reads:   reads{cap: uint32(cfg.MaxRdAtomic)}, signalAll: cfg.SignalAll,
 	}
 	if r.asks.every == 0 {
 		r.asks.every = 64
 	}
-	if r.win.size == 0 {
-		r.win.size = 8192
+	if r.winSize == 0 {
+		r.winSize = 8192
+	}
+	if n := uint32(cfg.Selective.Packets); n != 0 {
+		// Long before the window is full: a sender that stops loses a round trip.
+		r.winSize, r.asks.every = min(r.winSize, n), min(r.asks.every, max(1, n/4))
 	}
 }
 
@@ -61,7 +67,10 @@ func (r *Requester) init(cfg *Config, c *conn) {
 // were not polled are gone.
 func (r *Requester) reset() {
 	r.sq.reset()
-	*r = Requester{conn: r.conn, sq: r.sq, win: window{size: r.win.size}, retry: retry{forever: r.retry.forever},
+	if r.sel != nil {
+		r.sel.start(0)
+	}
+	*r = Requester{conn: r.conn, sq: r.sq, winSize: r.winSize, retry: retry{forever: r.retry.forever}, sel: r.sel,
 		asks: ackReq{every: r.asks.every}, reads: reads{cap: r.reads.cap}, signalAll: r.signalAll}
 }
 
@@ -90,6 +99,9 @@ func (r *Requester) Connect(a *Attr) error {
 // connect begins to send with the attributes as they are set.
 func (r *Requester) connect() {
 	r.win.start(psn.First(r.attr.SQPSN))
+	if r.sel != nil {
+		r.sel.start(r.win.una)
+	}
 	r.retry.left, r.rnr.left = r.attr.RetryCnt, r.attr.RNRRetry
 	r.mode = running
 }
@@ -117,8 +129,16 @@ func (r *Requester) changed(t int64, m AttrMask) {
 func (r *Requester) startTimer(t int64) {
 	r.retry.due = 0
 	if r.win.una < r.win.asked && r.attr.Timeout != 0 {
-		r.retry.due = t + ackTimeout(r.attr.Timeout)
+		r.retry.due = t + r.timeout()
 	}
+}
+
+// timeout returns how long the acknowledgement timer runs, in nanoseconds.
+func (r *Requester) timeout() int64 {
+	if r.sel != nil {
+		return r.sel.timeout(&r.win)
+	}
+	return ackTimeout(r.attr.Timeout)
 }
 
 func (r *Requester) maxRd() uint32 { return uint32(r.attr.MaxRdAtomic) }
@@ -313,6 +333,9 @@ func (r *Requester) tick(t int64) {
 	}
 	if r.retry.due != 0 && t >= r.retry.due {
 		r.counters.LocalAckTimeoutErr++
+		if r.sel != nil {
+			r.sel.high, r.sel.taken = r.win.sent, r.win.una // rule SR-6
+		}
 		r.goBack()
 		r.retry.recovering = false // what is sent again now may be lost again (rule RQ-34)
 	}

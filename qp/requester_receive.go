@@ -64,6 +64,7 @@ func (r *Requester) handleAck(t int64, n psn.Seq, a aeth.Header) Verdict {
 	if kind == aeth.Ack {
 		n++
 	}
+	selected := r.selected(n, a)
 	if v := r.acknowledge(t, n); v != Accepted {
 		return v
 	}
@@ -80,6 +81,9 @@ func (r *Requester) handleAck(t int64, n psn.Seq, a aeth.Header) Verdict {
 	case aeth.NakPSNSequenceError:
 		if r.rnr.until != 0 {
 			return r.drop(Stale, WhyRNR) // rule RQ-28
+		}
+		if r.sel != nil {
+			return r.handleSelected(selected)
 		}
 		if r.retry.recovering {
 			return r.drop(Stale, WhyRecovering) // rule RQ-34
@@ -133,6 +137,10 @@ func (r *Requester) handleRNR(t int64, w *wqe, code aeth.RNRTimer) Verdict {
 	r.retry.recovering = false // what was refused has arrived
 	r.rnr.alone = true
 	r.retry.left = r.attr.RetryCnt // the peer lives
+	if r.sel != nil {              // what was behind it is held no more (rule SR-4)
+		clear(r.sel.acked)
+		r.sel.high, r.sel.taken = r.win.sent, r.win.una
+	}
 	r.again()
 	return Retried
 }
@@ -147,7 +155,7 @@ func (r *Requester) acknowledge(t int64, n psn.Seq) Verdict {
 		if w.wr.Op.hasResponse() {
 			if due := w.first + psn.Seq(w.got); due < n {
 				r.progress(t, due)
-				return r.lost()
+				return r.lost(n)
 			}
 			break
 		}
@@ -161,9 +169,16 @@ func (r *Requester) acknowledge(t int64, n psn.Seq) Verdict {
 	return Accepted
 }
 
-// lost goes back for a response that a later one shows to be lost.
-func (r *Requester) lost() Verdict {
+// lost goes back for a response that one at PSN n shows to be lost.
+func (r *Requester) lost(n psn.Seq) Verdict {
+	if r.sel != nil {
+		r.sel.lose(n)
+		r.sel.taken = max(r.sel.taken, n)
+	}
 	if r.retry.recovering {
+		if r.sel != nil {
+			r.expose()
+		}
 		return r.drop(Stale, WhyRecovering) // rule RQ-34
 	}
 	r.why = WhyLost
@@ -191,9 +206,13 @@ func (r *Requester) progress(t int64, n psn.Seq) {
 
 // rewind makes the oldest unacknowledged packet the next to send.
 func (r *Requester) rewind() {
-	r.win.next, r.sq.cur = r.win.una, r.sq.done
 	r.asks.since = 0
 	r.credit.beyond = r.win.una // what is sent again waits as it did the first time
+	if r.sel != nil {
+		r.resume(max(r.win.una, r.sel.again))
+		return
+	}
+	r.win.next, r.sq.cur = r.win.una, r.sq.done
 }
 
 // goBack spends a retry and sends again from the oldest unacknowledged packet
@@ -214,7 +233,11 @@ func (r *Requester) goBack() {
 // again sends from the oldest unacknowledged packet, and asks anew.
 func (r *Requester) again() {
 	r.retry.due = 0
-	r.win.asked = r.win.una
+	if r.sel != nil {
+		r.sel.restart(&r.win) // what is not sent again was asked for already
+	} else {
+		r.win.asked = r.win.una
+	}
 	r.rewind()
 }
 
@@ -232,7 +255,12 @@ func (r *Requester) handleResponse(t int64, n psn.Seq, p *bth.Packet) Verdict {
 		return r.drop(Stale, WhyOld) // rule RQ-26
 	}
 	if v := r.acknowledge(t, n); v != Accepted {
-		// What is missed may be an earlier part of the same READ (rule RQ-27).
+		// What is missed may be an earlier part of the same READ (rule RQ-27). This one
+		// is dropped, and has to come again as well.
+		if r.sel != nil && r.mode != broken {
+			r.sel.lose(n + 1)
+			r.expose()
+		}
 		return v
 	}
 	w := r.sq.at(r.sq.done)
@@ -263,6 +291,9 @@ func (r *Requester) handleResponse(t int64, n psn.Seq, p *bth.Packet) Verdict {
 		r.complete(w, Success)
 	}
 	r.progress(t, n+1)
+	if r.sel != nil && w.got == w.n {
+		return r.acknowledge(t, min(r.sel.taken, r.responded()))
+	}
 	r.runLocal()
 	return Accepted
 }

@@ -28,7 +28,7 @@ func (r *Requester) sendable() *wqe {
 		if w.wr.Op == OpRead {
 			need = uint64(w.n)
 		}
-		if out := uint64(r.win.next - r.win.una); out != 0 && out+need > uint64(r.win.size) {
+		if out := uint64(r.win.next - r.win.una); out != 0 && out+need > uint64(r.winSize) {
 			return nil
 		}
 		if r.credit.on && r.limited(w, r.credit.ssn+1) && r.credit.waits(&r.win, r.credit.ssn+1) {
@@ -36,7 +36,7 @@ func (r *Requester) sendable() *wqe {
 		}
 		return w
 	}
-	if r.win.next == r.win.sent && uint64(r.win.next-r.win.una) >= uint64(r.win.size) {
+	if r.win.next == r.win.sent && uint64(r.win.next-r.win.una) >= uint64(r.winSize) {
 		return nil
 	}
 	if r.credit.on && r.limited(w, w.ssn) && r.credit.waits(&r.win, w.ssn) {
@@ -100,11 +100,15 @@ func (r *Requester) nextPacket(t int64, out *Outgoing) bool {
 	if out.Retransmission {
 		r.counters.Retransmitted++
 	}
-	last := r.win.next >= w.end()
+	end := r.win.next
+	last := end >= w.end()
 	if last {
 		r.sq.cur++
 	}
 	r.win.sent = max(r.win.sent, r.win.next)
+	if r.sel != nil {
+		r.sent(out.Retransmission)
+	}
 	if r.typ == UC || r.typ == UD {
 		r.win.una = r.win.next
 		if last {
@@ -116,15 +120,15 @@ func (r *Requester) nextPacket(t int64, out *Outgoing) bool {
 
 	limited := r.limited(w, w.ssn)
 	if limited {
-		r.credit.beyond = r.win.next
+		r.credit.beyond = end
 	}
 	r.asks.since++
 	// Rule RQ-05.
 	p.AckReq = last && (r.signals(w) || w.wr.Op.hasResponse()) || r.asks.since >= r.asks.every ||
-		limited || r.sendable() == nil
+		limited || out.Retransmission && r.sel != nil || r.sendable() == nil
 	if p.AckReq {
 		r.asks.since = 0
-		r.win.asked = max(r.win.asked, r.win.next)
+		r.win.asked = max(r.win.asked, end)
 		if r.retry.due == 0 {
 			r.startTimer(t)
 		}

@@ -19,8 +19,9 @@ type Responder struct {
 	msg         inbound
 	res         resources
 	ack         owed
-	epsn        psn.Seq // expected PSN
-	msn         uint32  // messages complete, modulo 2^24 (rule RS-13)
+	held        *reorder // nil: go-back-N
+	epsn        psn.Seq  // expected PSN
+	msn         uint32   // messages complete, modulo 2^24 (rule RS-13)
 	mode        mode
 	noCredits   bool
 	established bool // a packet arrived
@@ -45,7 +46,8 @@ func (r *Responder) init(cfg *Config, c *conn) {
 	*r = Responder{
 		conn: c, rq: newRecvQueue(cfg),
 		res:       resources{ring: make([]resource, cfg.MaxDestRdAtomic)},
-		noCredits: cfg.NoCredits || cfg.SRQ != nil || cfg.Type != RC,
+		held:      newReorder(&cfg.Selective),
+		noCredits: cfg.NoCredits || cfg.SRQ != nil || cfg.Type != RC || cfg.Selective.Packets != 0,
 	}
 }
 
@@ -54,8 +56,9 @@ func (r *Responder) init(cfg *Config, c *conn) {
 func (r *Responder) reset() {
 	r.rq.reset()
 	clear(r.res.ring)
+	r.held.forget()
 	*r = Responder{conn: r.conn, rq: r.rq,
-		res: resources{ring: r.res.ring}, noCredits: r.noCredits}
+		res: resources{ring: r.res.ring}, held: r.held, noCredits: r.noCredits}
 }
 
 // Connect begins to serve requests with the attributes of RTR, of which it takes

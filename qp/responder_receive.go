@@ -46,6 +46,8 @@ func (r *Responder) handle(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	}
 	n := r.epsn.Near(p.PSN)
 	switch {
+	case n > r.epsn && r.held != nil:
+		return r.hold(n, p)
 	case n > r.epsn:
 		r.counters.OutOfSequence++
 		if !r.ack.quiet { // rule RS-03
@@ -64,6 +66,15 @@ func (r *Responder) handle(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 		// Not sent yet, and out of date. It acknowledged what is before it.
 		r.ack.hasNak, r.ack.hasAck = false, true
 	}
+	v := r.take(p)
+	if v == Accepted && r.held != nil {
+		r.release()
+	}
+	return v
+}
+
+// take executes the packet at the expected PSN.
+func (r *Responder) take(p *bth.Packet) Verdict {
 	v := r.execute(p)
 	if v == Accepted && p.AckReq && !responded(p.Opcode.Operation()) {
 		r.ack.hasAck = true
@@ -166,6 +177,7 @@ func (r *Responder) sendNak(s aeth.Syndrome, n psn.Seq) {
 func (r *Responder) notReady() Verdict {
 	r.counters.OutOfBuffer++
 	r.ack.quiet = true
+	r.held.forget() // all from here on comes again (rule RQ-28)
 	r.sendNak(aeth.RNRSyndrome(r.attr.MinRNRTimer), r.epsn)
 	return r.drop(NotReady, WhyNoReceive)
 }

@@ -25,6 +25,12 @@ func (r *Responder) NextPacket(out *Outgoing) bool {
 	if r.ack.hasNak {
 		r.ack.hasNak = false
 		p.PSN, p.AETH.Syndrome = r.ack.seq.PSN(), r.ack.nak
+		if r.held != nil {
+			if r.ack.nak == aeth.NakSyndrome(aeth.NakPSNSequenceError) {
+				r.nakHeld(p)
+			}
+			r.tellHeld()
+		}
 		return true
 	}
 	r.ack.hasAck = false

@@ -46,6 +46,7 @@ const (
 	WhyQKey              // Q_Key of another QP
 	WhyOld               // PSN before the expected one, or before the oldest unacknowledged
 	WhyGap               // PSN beyond the expected one
+	WhyHeld              // as WhyGap, and the packet is held until what is before it has arrived
 	WhySkipping          // UC: the rest of a message that lost a packet
 	WhySequence          // opcode that may not follow the one before
 	WhyLength            // payload length that the opcode, the path MTU or the DMA length does not allow
@@ -69,7 +70,7 @@ const (
 )
 
 var reasonNames = [...]string{"", "transport version", "QP number", "opcode", "P_Key", "state", "wrong side", "Q_Key", "old PSN",
-	"PSN gap", "skipping", "opcode sequence", "length", "operation not allowed", "R_Key", "alignment", "max_dest_rd_atomic",
+	"PSN gap", "held", "skipping", "opcode sequence", "length", "operation not allowed", "R_Key", "alignment", "max_dest_rd_atomic",
 	"SRQ", "no receive", "receive too short", "invalidate", "not remembered", "never sent", "reserved syndrome",
 	"response lost", "recovering", "bad response", "NAK", "RNR NAK", "local memory"}
 

@@ -14,7 +14,6 @@ type window struct {
 	next  psn.Seq // to send next: below sent after going back
 	sent  psn.Seq // first never sent
 	asked psn.Seq // end of those for which an acknowledgement was asked
-	size  uint32  // most outstanding
 }
 
 // start begins with first.

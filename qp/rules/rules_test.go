@@ -25,7 +25,7 @@ const root = "../.."
 // prefixes are those of rules, whether or not there is an entry yet. A number
 // with one of them is a citation.
 var prefixes = []string{
-	"PS", "RQ", "RS", "UC", "UD", "XR", "ST", "EE", "MR", "CM", "WI",
+	"PS", "RQ", "RS", "SR", "UC", "UD", "XR", "ST", "EE", "MR", "CM", "WI",
 	"CN", "NP", "CP", "RP", "CA17",
 }
 

@@ -75,6 +75,8 @@ func (r *runner) makeQP(a *Words) error {
 		AckEvery: a.Int("ack_every", 64), Window: a.Int("window", 8192),
 		SignalAll: a.Flag("signal_all"), NoCredits: a.Flag("no_credits"),
 		NotMigrated: a.Flag("not_migrated"), LinuxRetryForever: a.Flag("retry_forever"),
+		Selective: qp.Selective{Packets: a.Int("selective", 0), Reorder: a.Int("reorder", 0), Few: a.Int("few", 0),
+			RTOLow: a.duration("rto_low"), RTOHigh: a.duration("rto_high")},
 	}
 	if t == qp.XRCRecv {
 		cfg.XRCSRQs = r

@@ -242,3 +242,16 @@ func moment(s string, now time.Duration) (time.Duration, error) {
 	}
 	return d, nil
 }
+
+// duration removes key=duration and returns it, or 0.
+func (a *Words) duration(key string) time.Duration {
+	s, ok := a.Str(key)
+	if !ok {
+		return 0
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		a.Fail("%s: %q is no duration", key, s)
+	}
+	return d
+}

@@ -24,6 +24,9 @@ type ConnConfig struct {
 	// RetryForever reads the 7 as for ever, as the Linux driver does.
 	RetryForever bool
 
+	// Selective is selective repeat in place of go-back-N, at both ends.
+	Selective qp.Selective
+
 	// NoNeighbors leaves the hosts to find each other's hardware addresses by ARP
 	// or neighbour discovery, where Attr also clears them. It takes bytes.
 	NoNeighbors bool
@@ -51,6 +54,9 @@ func (n *Network) ConnectQPs(a, b *Host, cfg ConnConfig) (qa, qb *softnic.QP, er
 	if cfg.Type > qp.UC {
 		return nil, nil, fmt.Errorf("%w: queue pairs of type %v are not connected here", ErrConfig, cfg.Type)
 	}
+	if n.carry == Shared {
+		cfg.Selective.ByReference = true // payloads stay in the sender's memory anyway
+	}
 	if cfg.Access == 0 {
 		cfg.Access = qp.RemoteWrite | qp.RemoteRead | qp.RemoteAtomic
 	}
@@ -66,6 +72,7 @@ func (n *Network) ConnectQPs(a, b *Host, cfg ConnConfig) (qa, qb *softnic.QP, er
 			Config: qp.Config{
 				Type: cfg.Type, MaxSendWR: cfg.SendDepth, MaxRecvWR: cfg.RecvDepth,
 				MaxRdAtomic: cfg.RdAtomic, MaxDestRdAtomic: cfg.RdAtomic, LinuxRetryForever: cfg.RetryForever,
+				Selective: cfg.Selective,
 			},
 			SendCQ: h.CQ, RecvCQ: h.CQ,
 		}

@@ -79,14 +79,15 @@ type limiter struct {
 	mark bool           // a mark for the next acknowledgement
 }
 
-// newLimiter returns the limiter of a QP of type t, or nil without control.
-func (c *control) newLimiter(t qp.Type) *limiter {
+// newLimiter returns the limiter of a QP, or nil without control.
+func (c *control) newLimiter(cfg *qp.Config) *limiter {
 	if c.port == nil {
 		return nil
 	}
 	l := &limiter{flow: c.port.Flow()}
-	if c.needs&(congestion.NeedRTT|congestion.NeedINT) != 0 && t != qp.UC && t != qp.UD {
+	if c.needs&(congestion.NeedRTT|congestion.NeedINT) != 0 && cfg.Type != qp.UC && cfg.Type != qp.UD {
 		l.flight = newFlight(c.flight)
+		l.flight.selective = cfg.Selective.Packets != 0
 	}
 	return l
 }
@@ -94,7 +95,7 @@ func (c *control) newLimiter(t qp.Type) *limiter {
 // reset begins anew, as for a new flow.
 func (l *limiter) reset() {
 	l.flow.Reset()
-	*l = limiter{flow: l.flow, flight: flight{ring: l.flight.ring}}
+	*l = limiter{flow: l.flow, flight: flight{ring: l.flight.ring, selective: l.flight.selective}}
 }
 
 // rate returns how fast the QP may send, and whether that is limited at all.
@@ -213,6 +214,10 @@ func (p *Port) acked(now time.Time, q *QP, f *frame.Frame, v qp.Verdict) {
 	}
 	l, c := q.rate, &p.cc
 	una, next := q.m.Flight()
+	nak := f.Packet.Opcode.Operation() == bth.Acknowledge && f.Packet.AETH.Syndrome.Kind() == aeth.Nak
+	if nak && l.flight.selective {
+		l.flight.lost(next)
+	}
 	c.ack = congestion.Ack{Una: una, Next: next, ECN: f.Packet.BECN}
 	if last := l.flight.acked(una, &c.ack.Bytes); last.timed {
 		c.ack.Size, c.ack.RTT = int(last.size), max(1, p.now-last.at)
@@ -222,11 +227,11 @@ func (p *Port) acked(now time.Time, q *QP, f *frame.Frame, v qp.Verdict) {
 	}
 	l.flow.Acked(p.now, &c.ack)
 	if v == qp.Retried {
-		l.flight.cut(next)
+		l.flight.lost(next)
 		switch {
 		case f.Packet.Opcode.Operation() != bth.Acknowledge:
 			l.flow.Lost(p.now, congestion.LossImplied)
-		case f.Packet.AETH.Syndrome.Kind() == aeth.Nak:
+		case nak:
 			l.flow.Lost(p.now, congestion.LossNAK)
 		}
 	}
@@ -242,7 +247,7 @@ func (p *Port) tick(now time.Time, q *QP) {
 		return
 	}
 	if _, next := q.m.Flight(); next < before {
-		q.rate.flight.cut(next)
+		q.rate.flight.lost(next)
 		q.rate.flow.Lost(p.now, congestion.LossTimeout)
 	}
 }

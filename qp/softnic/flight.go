@@ -7,6 +7,8 @@ type flight struct {
 	ring       []inFlight // of a power of two; nil where nobody asks
 	head, tail uint64     // counts of entries
 	bytes      int64
+	selective  bool   // what is sent again is still in flight
+	doubt      uint64 // acknowledgements up to here may have waited for what was lost
 }
 
 // inFlight is a packet in flight.
@@ -32,6 +34,9 @@ func (f *flight) full() bool { return f.tail-f.head == uint64(len(f.ring)) }
 // sent adds a packet whose first PSN is psn. What was in flight from there on is
 // sent again.
 func (f *flight) sent(psn uint64, p inFlight) {
+	if f.selective && f.tail != f.head && f.at(f.tail-1).upTo > psn {
+		return
+	}
 	f.cut(psn)
 	if f.full() {
 		return // a response that had to go first made the QP send beyond the limit
@@ -39,6 +44,15 @@ func (f *flight) sent(psn uint64, p inFlight) {
 	*f.at(f.tail) = p
 	f.tail++
 	f.bytes += int64(p.size)
+}
+
+// lost takes note that packets were lost, of which psn is the first to be sent again.
+func (f *flight) lost(psn uint64) {
+	if !f.selective {
+		f.cut(psn)
+	} else if f.tail != f.head {
+		f.doubt = f.at(f.tail - 1).upTo
+	}
 }
 
 // cut forgets packets from psn on: they are going to be sent again.
@@ -58,6 +72,7 @@ func (f *flight) acked(una uint64, n *int64) (last inFlight) {
 			break
 		}
 		last = *e
+		last.timed = e.timed && e.upTo > f.doubt
 		f.head++
 		f.bytes -= int64(e.size)
 		*n += int64(e.size)

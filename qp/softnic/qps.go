@@ -90,7 +90,7 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	q := &QP{port: p, m: m, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, heapAt: -1}
 	q.sendNode.q, q.recvNode.q = q, q
 	q.recvNode.recv = true
-	q.rate = p.cc.newLimiter(c.Type)
+	q.rate = p.cc.newLimiter(&c)
 	p.qps[p.place(qpn)] = q
 	if p.live++; p.live > cap(p.heap) {
 		// Room for all, so that no call on the packet path makes any.

@@ -1,0 +1,386 @@
+package qp
+
+import (
+	"time"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/psn"
+)
+
+// Selective is selective repeat in place of go-back-N, for RC and XRC: the responder
+// holds what arrives ahead of a lost packet, and the requester sends again only what
+// is lost. Both ends have to be set to it; what goes wrong otherwise is speed, not
+// data. It is an option of this module, after the "improved RoCE NIC" of Mittal et al.
+// (SIGCOMM 2018), and in no standard: see rules SR-1 to SR-6. The zero value is
+// go-back-N.
+type Selective struct {
+	// Packets is how many PSNs the requester has outstanding at most, if
+	// Config.Window allows, and within how many from the expected one the responder
+	// holds packets, 2 .. 8192; 0 is go-back-N. Give some two bandwidth-delay
+	// products: with one, each loss stops the sender for a round trip.
+	Packets int
+	// Reorder is by how many packets one may be overtaken before it counts as lost, 0 ..
+	// Packets - 1, for networks that deliver out of order.
+	Reorder int
+	// RTOLow and RTOHigh take the place of the attribute Timeout (where that is 0, there
+	// are no timeouts): the first while at most Few PSNs are outstanding, 1 us .. 1 s. 0
+	// means 100 us and 320 us; a Few of 0 means 3.
+	RTOLow, RTOHigh time.Duration
+	Few             int
+	// ByReference has the responder keep the payloads of packets that it holds where they
+	// are, instead of a copy: for ends that share memory. They must stay as they are
+	// until the requester's work request completes.
+	ByReference bool
+}
+
+const (
+	defaultFew = 3
+	maxPayload = 4096
+)
+
+func (c *Selective) rtoLow() time.Duration {
+	if c.RTOLow == 0 {
+		return 100 * time.Microsecond
+	}
+	return c.RTOLow
+}
+
+func (c *Selective) rtoHigh() time.Duration {
+	if c.RTOHigh == 0 {
+		return 320 * time.Microsecond
+	}
+	return c.RTOHigh
+}
+
+// scoreboard is what a requester knows of the packets outstanding (rules SR-3 to SR-6).
+//
+// Invariant: high, again, end, fresh and taken are at most win.sent.
+type scoreboard struct {
+	acked []psn.Seq // ring: PSN n was acknowledged selectively where its entry is n
+	high  psn.Seq   // what is before it and not acknowledged is lost
+	again psn.Seq   // what was lost before it has been sent again in this recovery
+	end   psn.Seq   // the recovery lasts until all before it is acknowledged
+	fresh psn.Seq   // first never sent when the last retransmission was
+	taken psn.Seq   // the peer has executed the requests before it
+
+	reorder, few    uint32
+	rtoLow, rtoHigh uint32 // ns
+	long            bool   // the timer runs for rtoHigh
+}
+
+func newScoreboard(c *Selective) *scoreboard {
+	if c.Packets == 0 {
+		return nil
+	}
+	s := &scoreboard{
+		acked: make([]psn.Seq, ringSize(c.Packets)), reorder: uint32(c.Reorder), few: uint32(c.Few),
+		rtoLow: uint32(c.rtoLow()), rtoHigh: uint32(c.rtoHigh()),
+	}
+	if s.few == 0 {
+		s.few = defaultFew
+	}
+	return s
+}
+
+// start begins with first, with nothing acknowledged.
+func (s *scoreboard) start(first psn.Seq) {
+	clear(s.acked)
+	s.high, s.again, s.end, s.fresh, s.taken = first, first, first, first, first
+}
+
+func (s *scoreboard) at(n psn.Seq) *psn.Seq { return &s.acked[n&psn.Seq(len(s.acked)-1)] }
+
+// lacks reports whether the peer has not got the packet of w at PSN n, or its
+// responses were lost: it is executed, and they are missing.
+func (s *scoreboard) lacks(n psn.Seq, w *wqe) bool {
+	if n < s.taken {
+		return w.wr.Op.hasResponse()
+	}
+	return *s.at(n) != n
+}
+
+// timeout returns how long the acknowledgement timer runs when it starts (rule SR-6).
+func (s *scoreboard) timeout(w *window) int64 {
+	if s.long = w.sent-w.una > psn.Seq(s.few); s.long {
+		return int64(s.rtoHigh)
+	}
+	return int64(s.rtoLow)
+}
+
+// lengthen lets a timer that runs go on for rtoHigh, where more than a few are
+// outstanding by now.
+func (s *scoreboard) lengthen(w *window, due *int64) {
+	if *due != 0 && !s.long && w.sent-w.una > psn.Seq(s.few) {
+		*due += int64(s.rtoHigh - s.rtoLow)
+		s.long = true
+	}
+}
+
+// lose has all from una to upTo that is not acknowledged sent again (rule SR-5).
+func (s *scoreboard) lose(upTo psn.Seq) { s.high = max(s.high, upTo) }
+
+// restart begins a recovery with the oldest unacknowledged packet.
+func (s *scoreboard) restart(w *window) {
+	s.again, s.end = w.una, w.sent
+	if *s.at(w.una) == w.una {
+		*s.at(w.una) = 0 // it was said to have arrived, and then it was not
+	}
+	if w.una < w.sent {
+		s.lose(w.una + 1)
+	}
+}
+
+// selected returns the PSN that a NAK sequence error for n says to have arrived, and
+// notes it, or 0 (rule SR-2).
+func (r *Requester) selected(n psn.Seq, a aeth.Header) psn.Seq {
+	if r.sel == nil || r.rnr.until != 0 || a.Syndrome != aeth.NakSyndrome(aeth.NakPSNSequenceError) {
+		return 0
+	}
+	s := r.win.una.Near(psn.PSN(a.MSN))
+	if s <= max(n, r.win.una) || s >= r.win.sent {
+		return 0
+	}
+	*r.sel.at(s) = s
+	return s
+}
+
+// handleSelected takes a NAK sequence error for the oldest unacknowledged PSN, which
+// says that s has arrived, where s is not 0 (rule SR-5).
+func (r *Requester) handleSelected(s psn.Seq) Verdict {
+	upTo := r.win.una + 1
+	if s != 0 {
+		if upTo = s - psn.Seq(r.sel.reorder); upTo <= r.win.una {
+			return Accepted // it may have been overtaken
+		}
+	}
+	lostAgain := s != 0 && r.win.una < r.sel.again && upTo >= r.sel.fresh
+	r.sel.lose(upTo)
+	switch {
+	case r.win.una < r.sel.end && !lostAgain:
+		if s == 0 {
+			return r.drop(Stale, WhyRecovering)
+		}
+		r.expose()
+		return Accepted
+	case r.rnr.alone: // as in go-back-N
+		r.counters.PacketSeqErr++
+		r.again()
+		return Retried
+	}
+	r.counters.PacketSeqErr++
+	r.goBack()
+	return r.retryVerdict()
+}
+
+// responded returns the first PSN at which a response of its own is missing: what is
+// before it and executed is done.
+func (r *Requester) responded() psn.Seq {
+	for i := r.sq.done; i != r.sq.started; i++ {
+		if w := r.sq.at(i); w.wr.Op.hasResponse() {
+			return w.first
+		}
+	}
+	return r.win.sent
+}
+
+// expose goes on with what has come to be lost, unless retransmissions are under way.
+func (r *Requester) expose() {
+	if r.mode != broken && r.win.next == r.win.sent {
+		r.resume(max(r.win.una, r.sel.again))
+	}
+}
+
+// resume makes the first packet from PSN n on that is lost the next to be sent, or
+// else what was never sent.
+func (r *Requester) resume(n psn.Seq) {
+	s := r.sel
+	i := r.sq.find(n)
+	for i != r.sq.started && n < s.high {
+		w := r.sq.at(i)
+		switch {
+		case n >= w.end():
+			i++
+			continue
+		case s.lacks(n, w):
+			r.win.next, r.sq.cur = n, i
+			if n >= s.end {
+				s.end = r.win.sent
+			}
+			return
+		case w.wr.Op.hasResponse():
+			n = w.end()
+		default:
+			n++
+		}
+	}
+	s.again = min(max(s.again, n), r.win.sent)
+	r.win.next, r.sq.cur = r.win.sent, r.sq.started
+	if r.sq.started != r.sq.done && r.sq.at(r.sq.started-1).end() > r.win.sent {
+		r.sq.cur--
+	}
+}
+
+// sent takes note that a packet was sent.
+func (r *Requester) sent(again bool) {
+	r.sel.lengthen(&r.win, &r.retry.due)
+	if again {
+		r.sel.fresh, r.sel.again = r.win.sent, max(r.sel.again, r.win.next)
+		r.resume(r.win.next)
+	}
+}
+
+// find returns the first entry under way that ends after PSN n.
+func (q *sendQueue) find(n psn.Seq) uint64 {
+	lo, hi := q.done, q.started
+	for lo != hi {
+		if m := lo + (hi-lo)/2; q.at(m).end() > n {
+			hi = m
+		} else {
+			lo = m + 1
+		}
+	}
+	return lo
+}
+
+// reorder holds the packets that arrived ahead of the expected one (rule SR-4).
+//
+// Invariant: a slot holds the packet of PSN seq where that is beyond the expected PSN,
+// by less than size. None is held at top or after it, none is to be told before first,
+// and untold counts those to be told, and perhaps some that need it no more.
+type reorder struct {
+	slots      []heldPacket // ring
+	buf        []byte       // of each slot, maxPayload bytes
+	size       uint32
+	untold     uint32
+	first, top psn.Seq
+}
+
+type heldPacket struct {
+	seq  psn.Seq
+	tell bool // to be told to the peer
+	p    bth.Packet
+}
+
+func newReorder(c *Selective) *reorder {
+	if c.Packets == 0 {
+		return nil
+	}
+	n := ringSize(c.Packets)
+	o := &reorder{slots: make([]heldPacket, n), size: uint32(c.Packets)}
+	if !c.ByReference {
+		o.buf = make([]byte, n*maxPayload)
+	}
+	return o
+}
+
+func (o *reorder) at(n psn.Seq) *heldPacket { return &o.slots[n&psn.Seq(len(o.slots)-1)] }
+
+// forget drops all that is held.
+func (o *reorder) forget() {
+	if o == nil {
+		return
+	}
+	for i := range o.slots {
+		o.slots[i].seq, o.slots[i].tell, o.slots[i].p.Payload = 0, false, nil
+	}
+	o.untold, o.first, o.top = 0, 0, 0
+}
+
+// put holds p at PSN n.
+func (o *reorder) put(n psn.Seq, p *bth.Packet) {
+	s := o.at(n)
+	if s.seq != n {
+		o.told(s)
+		s.seq, s.p = n, *p
+		if o.buf != nil && len(p.Payload) != 0 {
+			at := int(n&psn.Seq(len(o.slots)-1)) * maxPayload
+			s.p.Payload = append(o.buf[at:at:at+maxPayload], p.Payload...)
+		}
+		o.top = max(o.top, n+1)
+	}
+	if !s.tell {
+		s.tell = true
+		o.untold++
+	}
+	o.first = min(o.first, n)
+}
+
+func (o *reorder) told(s *heldPacket) {
+	if s.tell {
+		s.tell = false
+		o.untold--
+	}
+}
+
+// next returns the first PSN beyond the expected one that is to be told, or 0.
+func (o *reorder) next(expected psn.Seq) psn.Seq {
+	if o.untold == 0 {
+		return 0
+	}
+	for n := max(o.first, expected+1); n < o.top; n++ {
+		if s := o.at(n); s.seq == n && s.tell {
+			o.first = n
+			return n
+		}
+	}
+	o.untold, o.first = 0, o.top
+	return 0
+}
+
+// hold keeps the packet at PSN n, which is beyond the expected one, and has the peer
+// told (rules SR-2, SR-4).
+func (r *Responder) hold(n psn.Seq, p *bth.Packet) Verdict {
+	r.counters.OutOfSequence++
+	o := r.held
+	if r.ack.quiet { // it comes again after what an RNR NAK refused (rule RS-09)
+		return r.drop(OutOfSequence, WhyGap)
+	}
+	why := WhyGap
+	if n-r.epsn < psn.Seq(o.size) && len(p.Payload) <= maxPayload {
+		why = WhyHeld
+		o.put(n, p)
+	}
+	if !r.ack.hasNak {
+		r.sendNak(aeth.NakSyndrome(aeth.NakPSNSequenceError), r.epsn)
+	}
+	return r.drop(OutOfSequence, why)
+}
+
+// release executes what was held and is expected now.
+func (r *Responder) release() {
+	o := r.held
+	for r.mode == running {
+		s := o.at(r.epsn)
+		if s.seq != r.epsn {
+			break
+		}
+		s.seq = 0
+		o.told(s)
+		v := r.take(&s.p)
+		s.p.Payload = nil
+		if v == NotReady {
+			return // and what was behind it is held no more
+		}
+	}
+	r.tellHeld()
+}
+
+// tellHeld has a NAK sent where the peer is to be told of packets held.
+func (r *Responder) tellHeld() {
+	if r.held != nil && r.mode == running && !r.ack.hasNak && r.held.next(r.epsn) != 0 {
+		r.sendNak(aeth.NakSyndrome(aeth.NakPSNSequenceError), r.epsn)
+	}
+}
+
+// nakHeld fills the NAK sequence error p with what is expected and what has arrived
+// (rule SR-2).
+func (r *Responder) nakHeld(p *bth.Packet) {
+	n := r.held.next(r.epsn)
+	if n == 0 {
+		n = r.epsn
+	} else {
+		r.held.told(r.held.at(n))
+	}
+	p.PSN, p.AETH.MSN = r.epsn.PSN(), uint32(n.PSN())
+}
