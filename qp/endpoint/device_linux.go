@@ -145,11 +145,16 @@ func (d *device) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 	}
 	d.each(b, func(b []byte) {
 		// An interface that is down or full loses frames.
-		if _, werr := d.f.Write(b); errors.Is(werr, syscall.EMSGSIZE) {
+		if errors.Is(d.inject(b), syscall.EMSGSIZE) {
 			err = errTooBig
 		}
 	})
 	return 1, len(b), err
+}
+
+func (d *device) inject(b []byte) error {
+	_, err := d.f.Write(b)
+	return err
 }
 
 func (d *device) close() error { return d.f.Close() }

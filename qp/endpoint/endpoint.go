@@ -287,6 +287,20 @@ func (e *Endpoint) Wait(ctx context.Context, done func(now time.Time, p *softnic
 	}
 }
 
+// Inject sends an Ethernet frame as it is, past the port and Config.Filter. For tests.
+// On a wire without Ethernet frames (UDP) it fails.
+func (e *Endpoint) Inject(frame []byte) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.loop.closed {
+		return net.ErrClosed
+	}
+	if err := e.wire.inject(frame); err != nil {
+		return fmt.Errorf("endpoint: inject: %w", err)
+	}
+	return nil
+}
+
 // Capture writes what is sent and received from now on to w, as a pcap file of
 // Ethernet frames, until it is called with nil. Headers that the wire does not show
 // are made up. Writing errors end the capture.

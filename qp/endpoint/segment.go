@@ -78,8 +78,13 @@ func (s *segment) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 	if !ok {
 		return 0, 0, nil
 	}
-	s.each(b, func(b []byte) { _, _ = s.conn.WriteToUDPAddrPort(b, s.peer) })
+	s.each(b, func(b []byte) { _ = s.inject(b) })
 	return 1, len(b), nil
+}
+
+func (s *segment) inject(b []byte) error {
+	_, err := s.conn.WriteToUDPAddrPort(b, s.peer)
+	return err
 }
 
 func (s *segment) close() error { return s.conn.Close() }

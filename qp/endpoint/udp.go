@@ -258,4 +258,6 @@ func (u *udp) put(n int, f *frame.Frame) []byte {
 	return b
 }
 
+func (u *udp) inject([]byte) error { return errNoFrames }
+
 func (u *udp) close() error { return u.conn.Close() }

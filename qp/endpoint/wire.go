@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"errors"
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
@@ -28,8 +29,13 @@ type transport interface {
 	// peerMAC returns the hardware address that all peers have on a wire without
 	// such addresses, or zero.
 	peerMAC() frame.MAC
+	// inject sends one Ethernet frame that the port did not build.
+	inject(b []byte) error
 	close() error
 }
+
+// errNoFrames is inject's error on a wire without Ethernet frames.
+var errNoFrames = errors.New("this wire carries no Ethernet frames")
 
 // frames is the part of a transport that all have whose packets are Ethernet
 // frames.

@@ -129,7 +129,7 @@ type Form struct {
 }
 
 // ParseForm removes from the words of a statement those of a packet: the opcode, the
-// PSN, fields, and DATA or len=N. keys are the numbers that names may stand for in
+// PSN (* for any), fields, and DATA or len=N. keys are the numbers that names may stand for in
 // rkey and inv_rkey.
 func ParseForm(s bth.Service, a *Words, keys map[string]uint32) *Form {
 	f := &Form{Word: a.Next("the opcode")}
@@ -159,6 +159,9 @@ func ParseForm(s bth.Service, a *Words, keys map[string]uint32) *Form {
 		}
 		if d.ext != 0 && op.Ext()&d.ext == 0 {
 			a.Fail("%v has no %s", op, d.name)
+		}
+		if d.name == "psn" && s == "*" {
+			continue
 		}
 		if key, ok := keys[s]; ok && (d.name == "rkey" || d.name == "inv_rkey") {
 			f.given = append(f.given, given{d, uint64(key)})

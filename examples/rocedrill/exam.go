@@ -1,0 +1,146 @@
+package main
+
+import (
+	"embed"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+//go:embed exam/*.txt
+var examFiles embed.FS
+
+// group is a file of the exam: scripts about one subject.
+type group struct {
+	name, title string
+	scripts     []*drill
+}
+
+// drill is one question to the device: a story at the level of packets.
+type drill struct {
+	group *group
+	file  string
+	id    string // group/words-of-the-name
+	name  string
+	rules []string
+	about string // what is expected and why, for -explain
+	by    string // agent, cm, or a program that takes connections
+	needs []string
+	lines []statement
+}
+
+type statement struct {
+	line int // of the file
+	text string
+}
+
+// groupOrder is the order of the exam: what later groups build on comes first, and
+// what may do the device harm last.
+var groupOrder = []string{"headers", "psn", "ack", "rnr", "read", "atomic", "write", "send", "errors", "timers", "uc", "ud", "cm", "programs", "congestion", "robustness"}
+
+// loadExam reads the scripts that are part of this program.
+func loadExam() ([]*group, error) {
+	var gs []*group
+	seen := map[string]string{}
+	for _, name := range groupOrder {
+		file := "exam/" + name + ".txt"
+		b, err := examFiles.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		g, err := parseGroup(name, file, string(b))
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range g.scripts {
+			if seen[s.id] != "" {
+				return nil, fmt.Errorf("%s: two scripts are called %s", file, s.id)
+			}
+			seen[s.id] = file
+		}
+		gs = append(gs, g)
+	}
+	return gs, nil
+}
+
+var notWord = regexp.MustCompile(`[^a-z0-9]+`)
+
+// parseGroup reads a file: its first comment is the group's title, a line with == begins
+// a script, the comment right behind it says what the device is to do.
+func parseGroup(name, file, text string) (*group, error) {
+	g := &group{name: name}
+	var s *drill
+	n := 0
+	for l := range strings.Lines(text) {
+		n++
+		code, comment, hasComment := strings.Cut(l, "#")
+		code, comment = strings.TrimSpace(code), strings.TrimSpace(comment)
+		switch {
+		case strings.HasPrefix(code, "=="):
+			title := strings.TrimSpace(strings.TrimPrefix(code, "=="))
+			s = &drill{group: g, file: file, name: title, by: "agent",
+				id: name + "/" + strings.Trim(notWord.ReplaceAllString(strings.ToLower(title), "-"), "-")}
+			g.scripts = append(g.scripts, s)
+		case s == nil:
+			if g.title == "" && hasComment {
+				g.title = comment
+			}
+			if code != "" {
+				return nil, fmt.Errorf("%s:%d: a script begins with ==", file, n)
+			}
+		case code == "":
+			if hasComment && len(s.lines) == 0 {
+				s.about = strings.TrimSpace(s.about + " " + comment)
+			}
+		default:
+			word, rest, _ := strings.Cut(code, " ")
+			rest = strings.TrimSpace(rest)
+			switch word {
+			case "rule":
+				s.rules = append(s.rules, strings.Fields(rest)...)
+			case "by":
+				s.by = rest
+			case "needs":
+				s.needs = append(s.needs, strings.Fields(rest)...)
+			default:
+				s.lines = append(s.lines, statement{n, code})
+			}
+		}
+	}
+	for _, s := range g.scripts {
+		switch {
+		case len(s.rules) == 0:
+			return nil, fmt.Errorf("%s: %q names no rule", file, s.name)
+		case s.about == "":
+			return nil, fmt.Errorf("%s: %q does not say what it expects", file, s.name)
+		case len(s.lines) == 0:
+			return nil, fmt.Errorf("%s: %q has no statements", file, s.name)
+		}
+	}
+	return g, nil
+}
+
+// chosen reports whether a script is among those that -only names: parts of its id, of
+// its name, or its rules.
+func (s *drill) chosen(only string) bool {
+	if only == "" {
+		return true
+	}
+	for want := range strings.SplitSeq(only, ",") {
+		want = strings.TrimSpace(want)
+		if want == s.group.name || !isGroup(want) && strings.Contains(s.id, want) || !isGroup(want) && strings.Contains(s.name, want) {
+			return true
+		}
+		for _, r := range s.rules {
+			if r == want {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isGroup reports whether a word is a group's name: then it means the group, and not what
+// else has it in its name.
+func isGroup(word string) bool { return slices.Contains(groupOrder, word) }

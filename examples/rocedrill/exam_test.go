@@ -1,0 +1,437 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/cm"
+	"github.com/roce-go/roce/qp/rules"
+)
+
+// examineLocal runs the exam against this module's port, as a mutation changes what it
+// receives and sends.
+func examineLocal(tb testing.TB, only string, w io.Writer, mutate func(l *local)) *card {
+	tb.Helper()
+	groups, err := loadExam()
+	require.NoError(tb, err)
+	var all []*result
+	// A port of its own for each script: what a mutation remembers is of one story.
+	rec, err := newRecorder(w)
+	require.NoError(tb, err)
+	c := &card{title: "own port"}
+	for _, g := range groups {
+		for _, s := range g.scripts {
+			if !s.chosen(only) || mutate != nil && strings.Contains(s.id, "slow-a-sender") { // a second of CPU
+				continue
+			}
+			d, err := (&options{mutations: mutations(), seed: 1, cm: programFlag{}}).open()
+			require.NoError(tb, err)
+			d.rec = rec
+			if mutate != nil {
+				mutate(d.link.(*local))
+			}
+			all = append(all, d.examine(s))
+		}
+	}
+	c.results = all
+	require.NoError(tb, rec.flush())
+	return c
+}
+
+// mutations is how much of the robustness group is run, in percent.
+func mutations() int {
+	if testing.Short() {
+		return 10
+	}
+	return 100
+}
+
+// TestExam: this module's port follows every rule that the exam asks for.
+func TestExam(t *testing.T) {
+	var rec bytes.Buffer
+	c := examineLocal(t, "", &rec, nil)
+	require.GreaterOrEqual(t, len(c.results), 150)
+	for _, r := range c.results {
+		if r.verdict != follows {
+			t.Errorf("%s %v: line %d: %s: %s", r.s.id, r.verdict, r.line, r.stmt, r.why)
+		}
+	}
+	require.Greater(t, rec.Len(), 10000)
+}
+
+// TestExamCitesRules: each script names rules that there are.
+func TestExamCitesRules(t *testing.T) {
+	groups, err := loadExam()
+	require.NoError(t, err)
+	for _, g := range groups {
+		require.NotEmpty(t, g.title, g.name)
+		for _, s := range g.scripts {
+			for _, id := range s.rules {
+				_, ok := rules.Find(id)
+				require.True(t, ok, "%s cites %s", s.id, id)
+			}
+		}
+	}
+}
+
+type ff = *frame.Frame
+
+// mutant is a port with one rule broken, and the group that is to fail for it.
+type mutant struct {
+	name  string
+	group string
+	make  func(m *memory)
+	attr  func(a *qp.Attr)
+}
+
+func change(only func(ff) bool, edit func(ff)) func(*memory) {
+	return func(m *memory) {
+		m.fromDUT = func(f ff) []ff {
+			if only(f) {
+				edit(f)
+			}
+			return []ff{f}
+		}
+	}
+}
+
+func clone(f ff) ff {
+	g := *f
+	g.Packet.Payload = slices.Clone(f.Packet.Payload)
+	return &g
+}
+
+func isOp(ops ...bth.Opcode) func(ff) bool {
+	return func(f ff) bool { return slices.Contains(ops, f.Packet.Opcode) }
+}
+
+func always(f ff) bool { return f.Packet.DestQP != 1 }
+
+func isRequest(f ff) bool { return f.Packet.Opcode.Class() == bth.Request && f.Packet.DestQP != 1 }
+
+func isResponse(f ff) bool { return f.Packet.Opcode.Class() == bth.Response }
+
+func hasAETH(f ff) bool { return f.Packet.Opcode.Ext()&bth.HasAETH != 0 }
+
+func isKind(k aeth.Kind) func(ff) bool {
+	return func(f ff) bool {
+		return f.Packet.Opcode == bth.RCAcknowledge && f.Packet.AETH.Syndrome.Kind() == k
+	}
+}
+
+func isSeqNak(f ff) bool {
+	return isKind(aeth.Nak)(f) && f.Packet.AETH.Syndrome.Nak() == aeth.NakPSNSequenceError
+}
+
+func msns(as func(f ff, n uint32) uint32) func(*memory) {
+	return change(hasAETH, func(f ff) { f.Packet.AETH.MSN = as(f, f.Packet.AETH.MSN) & psn.Mask })
+}
+
+// receives changes what the port receives.
+func receives(edit func(f ff) []ff) func(*memory) { return func(m *memory) { m.toDUT = edit } }
+
+var mutants = []mutant{
+	// Of every packet.
+	{name: "P_Key of another partition in responses", group: "headers", make: change(isResponse, func(f ff) { f.Packet.PKey = 0x9234 })},
+	{name: "pad not zero", group: "headers", make: change(func(f ff) bool { return f.Packet.PadCnt != 0 }, func(f ff) { f.Packet.Pad[0] = 1 })},
+	{name: "DF clear", group: "headers", make: change(always, func(f ff) { f.DF = false })},
+	{name: "UDP checksum wrong", group: "headers", make: change(always, func(f ff) { f.UDPChecksum = 0x1234 })},
+	{name: "AckReq in responses", group: "headers", make: change(isResponse, func(f ff) { f.Packet.AckReq = true })},
+	{name: "SE in acknowledgements", group: "headers", make: change(isOp(bth.RCAcknowledge), func(f ff) { f.Packet.SE = true })},
+	{name: "SE in each READ request", group: "headers", make: change(isOp(bth.RCReadRequest), func(f ff) { f.Packet.SE = true })},
+	{name: "a reserved bit of the BTH", group: "headers", make: change(always, func(f ff) { f.Packet.Resv7 = 1 })},
+	{name: "P_Keys not looked at", group: "headers", make: receives(func(f ff) []ff { f.Packet.PKey = 0xffff; return []ff{f} })},
+
+	// The responder.
+	{name: "MSN constant", group: "ack", make: msns(func(ff, uint32) uint32 { return 7 })},
+	{name: "MSN goes up by 2", group: "ack", make: msns(func(_ ff, n uint32) uint32 { return 2 * n })},
+	{name: "MSN goes down", group: "ack", make: msns(func(_ ff, n uint32) uint32 { return -n })},
+	{name: "MSN of NAKs is one more", group: "ack", make: msns(func(f ff, n uint32) uint32 {
+		if isSeqNak(f) {
+			return n + 1
+		}
+		return n
+	})},
+	{name: "MSN counts packets", group: "ack", make: msns(func(f ff, n uint32) uint32 { return uint32(f.Packet.PSN) + 1 })},
+	{name: "NAK twice", group: "ack", make: func(m *memory) {
+		m.fromDUT = func(f ff) []ff {
+			if isSeqNak(f) {
+				return []ff{f, clone(f)}
+			}
+			return []ff{f}
+		}
+	}},
+	{name: "NAK for each packet behind a gap", group: "ack", make: func(m *memory) {
+		var nak ff
+		m.fromDUT = func(f ff) []ff {
+			if isSeqNak(f) {
+				nak = clone(f)
+			}
+			return []ff{f}
+		}
+		m.toDUT = func(f ff) []ff {
+			if nak != nil && isRequest(f) {
+				switch d := f.Packet.PSN.Diff(nak.Packet.PSN); {
+				case d == 0:
+					nak = nil
+				case d > 0:
+					m.in = append(m.in, clone(nak).AppendTo(nil))
+				}
+			}
+			return []ff{f}
+		}
+	}},
+	{name: "acknowledges duplicates with their PSN", group: "ack", make: func(m *memory) {
+		high, dup := psn.PSN(0), psn.PSN(0)
+		any, old := false, false
+		m.toDUT = func(f ff) []ff {
+			if isRequest(f) {
+				p := f.Packet.PSN
+				if old = any && p.Diff(high) < 0; old {
+					dup = p
+				} else {
+					high, any = p, true
+				}
+			}
+			return []ff{f}
+		}
+		m.fromDUT = func(f ff) []ff {
+			if isKind(aeth.Ack)(f) && old {
+				f.Packet.PSN = dup
+			}
+			return []ff{f}
+		}
+	}},
+	{name: "RNR NAK with the timer of another code", group: "rnr", make: change(isKind(aeth.RNR), func(f ff) { f.Packet.AETH.Syndrome = aeth.RNRSyndrome(3) })},
+	{name: "a sequence NAK behind each RNR NAK", group: "rnr", make: func(m *memory) {
+		m.fromDUT = func(f ff) []ff {
+			if isKind(aeth.RNR)(f) {
+				g := clone(f)
+				g.Packet.AETH.Syndrome = aeth.NakSyndrome(aeth.NakPSNSequenceError)
+				return []ff{f, g}
+			}
+			return []ff{f}
+		}
+	}},
+	{name: "READ response Last with the opcode of Only", group: "read", make: change(isOp(bth.RCReadResponseLast), func(f ff) { f.Packet.Opcode = bth.RCReadResponseOnly })},
+	{name: "one READ response too many", group: "read", make: func(m *memory) {
+		m.fromDUT = func(f ff) []ff {
+			if f.Packet.Opcode != bth.RCReadResponseLast {
+				return []ff{f}
+			}
+			g := clone(f)
+			g.Packet.PSN = g.Packet.PSN.Add(1)
+			return []ff{f, g}
+		}
+	}},
+	{name: "READ data at the wrong offset", group: "read", make: change(isOp(bth.RCReadResponseMiddle, bth.RCReadResponseLast), func(f ff) {
+		if len(f.Packet.Payload) > 0 {
+			f.Packet.Payload[0] ^= 1
+		}
+	})},
+	{name: "atomics executed twice", group: "atomic", make: func(m *memory) {
+		seen := map[psn.PSN]uint64{}
+		m.fromDUT = func(f ff) []ff {
+			if f.Packet.Opcode == bth.RCAtomicAcknowledge {
+				f.Packet.AtomicAckETH.Orig += seen[f.Packet.PSN] * 5
+				seen[f.Packet.PSN]++
+			}
+			return []ff{f}
+		}
+	}},
+	{name: "misaligned atomics served", group: "atomic", make: receives(func(f ff) []ff {
+		if f.Packet.Opcode.Ext()&bth.HasAtomicETH != 0 {
+			f.Packet.AtomicETH.VA &^= 7
+		}
+		return []ff{f}
+	})},
+	{name: "a SEND longer than the receive is an operational error", group: "send", make: func(m *memory) {
+		n, long := 0, false
+		m.toDUT = func(f ff) []ff {
+			op := f.Packet.Opcode.Operation()
+			if op == bth.SendOnly || op == bth.SendFirst {
+				n = 0
+			}
+			n += len(f.Packet.Payload)
+			long = op == bth.SendOnly && n == 101 || op == bth.SendLast && n == 1600
+			return []ff{f}
+		}
+		m.fromDUT = func(f ff) []ff {
+			if long && isKind(aeth.Nak)(f) && f.Packet.AETH.Syndrome.Nak() == aeth.NakInvalidRequest {
+				f.Packet.AETH.Syndrome = aeth.NakSyndrome(aeth.NakRemoteOperationalError)
+			}
+			return []ff{f}
+		}
+	}},
+	{name: "access errors are invalid requests", group: "errors", make: change(isKind(aeth.Nak), func(f ff) {
+		if f.Packet.AETH.Syndrome.Nak() == aeth.NakRemoteAccessError {
+			f.Packet.AETH.Syndrome = aeth.NakSyndrome(aeth.NakInvalidRequest)
+		}
+	})},
+}
+
+func init() {
+	drop := func(only func(ff) bool) func(f ff) []ff {
+		return func(f ff) []ff {
+			if only(f) {
+				return nil
+			}
+			return []ff{f}
+		}
+	}
+	mutants = append(mutants, []mutant{
+		// The requester.
+		{name: "sequence NAKs ignored", group: "ack", make: receives(drop(isSeqNak))},
+		{name: "half of the RNR time", group: "rnr", make: receives(func(f ff) []ff {
+			if isKind(aeth.RNR)(f) {
+				f.Packet.AETH.Syndrome = aeth.RNRSyndrome(f.Packet.AETH.Syndrome.RNRTimer() - 2)
+			}
+			return []ff{f}
+		})},
+		{name: "RNR NAKs without end", group: "rnr", attr: func(a *qp.Attr) { a.RNRRetry = 7 }},
+		{name: "DMA length one too long", group: "write", make: change(isOp(bth.RCWriteOnly, bth.RCWriteFirst), func(f ff) { f.Packet.RETH.DMALen++ })},
+		{name: "a READ resumed at its first address", group: "read", make: change(isOp(bth.RCReadRequest), func(f ff) { f.Packet.RETH.VA &^= 0xfff })},
+		{name: "the timer at half its time", group: "timers", attr: func(a *qp.Attr) {
+			if a.Timeout > 1 {
+				a.Timeout--
+			}
+		}},
+		{name: "no timer", group: "timers", attr: func(a *qp.Attr) { a.Timeout = 0 }},
+		{name: "one retry more", group: "timers", attr: func(a *qp.Attr) { a.RetryCnt = min(a.RetryCnt+1, 7) }},
+		{name: "more READs than max_rd_atomic", group: "read", attr: func(a *qp.Attr) { a.MaxRdAtomic = 16 }},
+		{name: "all sends over UC ask for acknowledgements", group: "uc", make: change(func(f ff) bool { return f.Packet.Opcode.Service() == bth.UC }, func(f ff) { f.Packet.AckReq = true })},
+
+		// Other services.
+		{name: "UC acknowledges", group: "uc", make: func(m *memory) {
+			m.toDUT = func(f ff) []ff {
+				if q := m.dut.QP(f.Packet.DestQP); q != nil && q.Type() == qp.UC && f.Packet.AckReq {
+					g := clone(f)
+					g.SrcMAC, g.DstMAC, g.Src, g.Dst = f.DstMAC, f.SrcMAC, f.Dst, f.Src
+					g.Packet.Opcode, g.Packet.AckReq = bth.RCAcknowledge, false
+					g.Packet.DestQP = firstQPN + 1
+					g.Packet.SetPayload(nil)
+					m.in = append(m.in, g.AppendTo(nil))
+				}
+				return []ff{f}
+			}
+		}},
+		{name: "Q_Keys not looked at", group: "ud", make: receives(func(f ff) []ff {
+			if f.Packet.DestQP != 1 {
+				f.Packet.DETH.QKey = defaultQKey
+			}
+			return []ff{f}
+		})},
+		{name: "DREQs ignored", group: "cm", make: receives(drop(func(f ff) bool {
+			m, err := decodeMAD(f.Packet.Payload)
+			return f.Packet.DestQP == 1 && err == nil && m.Header.AttributeID == cm.AttrDREQ
+		}))},
+
+		// Congestion.
+		{name: "CNPs with data", group: "congestion", make: change(isOp(bth.CNP), func(f ff) { f.Packet.Payload[0] = 1 })},
+		{name: "a CNP for each marked packet", group: "congestion", make: func(m *memory) {
+			var last ff
+			m.fromDUT = func(f ff) []ff {
+				if f.Packet.Opcode == bth.CNP {
+					last = clone(f)
+				}
+				return []ff{f}
+			}
+			m.toDUT = func(f ff) []ff {
+				if f.TrafficClass&3 == 3 && last != nil {
+					m.in = append(m.in, clone(last).AppendTo(nil))
+				}
+				return []ff{f}
+			}
+		}},
+	}...)
+}
+
+// TestMutants: a port with one rule broken is failed by the group that asks for the rule.
+func TestMutants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the exam once for each mutant")
+	}
+	// The group programs asks what others ask, by another way; robustness is long and
+	// about all rules.
+	ask := []string{}
+	for _, g := range groupOrder {
+		if g != "programs" && g != "robustness" {
+			ask = append(ask, g)
+		}
+	}
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			c := examineLocal(t, strings.Join(ask, ","), nil, func(l *local) {
+				if m.make != nil {
+					m.make(l.memory)
+				}
+				l.attr = m.attr
+			})
+			failed := map[string][]string{}
+			for _, r := range c.results {
+				if r.verdict != follows {
+					failed[r.s.group.name] = append(failed[r.s.group.name], fmt.Sprintf("%s line %d: %s: %s", r.s.id, r.line, r.stmt, r.why))
+				}
+			}
+			require.NotEmpty(t, failed[m.group], "not found")
+			for g, list := range failed {
+				if g != m.group {
+					t.Errorf("group %s fails too:\n%s", g, strings.Join(list, "\n"))
+				}
+			}
+		})
+	}
+}
+
+// TestCommand: the flags, and what they print.
+func TestCommand(t *testing.T) {
+	dir := t.TempDir()
+	run := func(args ...string) (int, string, string) {
+		var out, errs bytes.Buffer
+		code := run0(context.Background(), args, &out, &errs)
+		return code, out.String(), errs.String()
+	}
+	code, out, errs := run("-only", "psn", "-junit", filepath.Join(dir, "j.xml"), "-html", filepath.Join(dir, "c.html"), "-pcap", filepath.Join(dir, "c.pcapng"), "-card", filepath.Join(dir, "card.txt"))
+	require.Zero(t, code, errs)
+	require.Contains(t, out, "psn")
+	for _, f := range []string{"j.xml", "c.html", "c.pcapng", "card.txt"} {
+		info, err := os.Stat(filepath.Join(dir, f))
+		require.NoError(t, err)
+		require.Greater(t, info.Size(), int64(500), f)
+	}
+	code, out, _ = run("-list")
+	require.Zero(t, code)
+	require.Contains(t, out, "headers/a-bad-icrc-is-ignored")
+	code, out, _ = run("-explain", "psn/a-gap-is-refused")
+	require.Zero(t, code)
+	require.Contains(t, out, "NAK")
+	code, out, _ = run("-json", "-only", "RS-08")
+	require.Zero(t, code)
+	require.Contains(t, out, `"verdict": "follows"`)
+	code, _, errs = run("-only", "nothing-like-it")
+	require.Equal(t, 2, code)
+	require.Contains(t, errs, "-list")
+	code, _, errs = run("-agent", "127.0.0.1:1")
+	require.Equal(t, 2, code)
+	require.Contains(t, errs, "-segment")
+	code, _, errs = run("-cm", "frobnicate=1.2.3.4")
+	require.Equal(t, 2, code)
+	require.Contains(t, errs, "rping")
+	code, _, _ = run("-h")
+	require.Zero(t, code)
+}

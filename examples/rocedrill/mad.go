@@ -1,0 +1,262 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp/cm"
+	"github.com/roce-go/roce/qp/script"
+)
+
+// call is a connection by RDMA-CM that a script makes.
+type call struct {
+	to           netip.AddrPort
+	local, guid  uint64 // communication ID and CA GUID of ours
+	remote       uint32 // communication ID of the device
+	tid          uint64
+	established  bool
+	rep          cm.REP
+	psn, reqSent uint32
+}
+
+var madNames = []string{"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR"}
+
+func isMAD(word string) bool { return slices.Contains(madNames, word) }
+
+// decodeMAD reads a datagram of QP 1.
+func decodeMAD(b []byte) (*madMessage, error) {
+	m := &madMessage{}
+	return m, m.Decode(b)
+}
+
+type madMessage struct{ cm.Message }
+
+// String is the message in the words of a script, without what differs in each run.
+func (m *madMessage) String() string {
+	switch m.Header.AttributeID {
+	case cm.AttrREJ:
+		return fmt.Sprintf("REJ reason=%d rejected=%d", m.REJ.Reason, m.REJ.MessageRejected)
+	case cm.AttrSIDRREP:
+		return fmt.Sprintf("SIDR_REP status=%d", m.SIDRREP.Status)
+	case cm.AttrAPR:
+		return fmt.Sprintf("APR status=%d", m.APR.APStatus)
+	}
+	return m.Header.AttributeID.String()
+}
+
+// dial begins a call with the program that the script names: call [PROGRAM], and what
+// comes is the script's business.
+func (r *run) dial(w *script.Words) error {
+	name := "rping"
+	if len(w.Rest()) != 0 {
+		name = w.Next("the program")
+	}
+	if err := w.Done(); err != nil {
+		return err
+	}
+	if r.s.by != "cm" {
+		name = r.s.by
+	}
+	if a, ok := r.d.cm[name]; ok {
+		r.calls.to = a
+	} else {
+		for _, a := range r.d.cm {
+			r.calls.to = a
+		}
+	}
+	r.d.comms++
+	r.service, r.mads = bth.RC, true
+	r.calls.local = uint64(r.d.comms)<<8 | 0x5a
+	r.calls.guid, r.calls.tid = 0x0200_5e00_5300_0001, r.calls.local
+	return nil
+}
+
+// callProgram connects to a program: REQ, REP, RTU.
+func (r *run) callProgram() error {
+	if err := r.dial(script.SplitWords("")); err != nil {
+		return err
+	}
+	for range 3 {
+		if err := r.sendMAD(script.SplitWords("REQ")); err != nil {
+			return err
+		}
+		for end := r.d.link.now().Add(r.d.patience); ; {
+			p, ok := r.next(end)
+			if !ok {
+				break
+			}
+			m, err := decodeMAD(p.Packet.Payload)
+			if p.Packet.DestQP != 1 || err != nil {
+				continue
+			}
+			if m.Header.AttributeID == cm.AttrREJ {
+				return fmt.Errorf("the program refuses the connection: %v: %s", m.REJ.Reason, m.REJ.Reason.Sentence())
+			}
+			if m.Header.AttributeID == cm.AttrREP {
+				r.learn(m)
+				return r.sendMAD(script.SplitWords("RTU"))
+			}
+		}
+	}
+	return fmt.Errorf("no response to a REQ to %v", r.calls.to)
+}
+
+// learn takes what a REP tells.
+func (r *run) learn(m *madMessage) {
+	c := &r.calls
+	c.rep, c.remote = m.REP, m.REP.LocalCommID
+	c.rep.PrivateData = nil
+	r.dutQPN, r.shift = m.REP.LocalQPN, int(m.REP.StartingPSN)
+}
+
+// hangUp ends the connection.
+func (r *run) hangUp() {
+	c := &r.calls
+	if !r.mads || c.remote == 0 {
+		return
+	}
+	r.stmt = "end of the connection"
+	if !c.established {
+		_ = r.sendMAD(script.SplitWords("REJ reason=28 rejected=1"))
+		return
+	}
+	for range 3 {
+		_ = r.sendMAD(script.SplitWords("DREQ"))
+		for end := r.d.link.now().Add(r.d.patience / 2); ; {
+			p, ok := r.next(end)
+			if !ok {
+				break
+			}
+			if m, err := decodeMAD(p.Packet.Payload); err == nil && m.Header.AttributeID == cm.AttrDREP {
+				return
+			}
+		}
+	}
+}
+
+// sendMAD runs < REQ and its kind, whose fields stand for those of this call unless given.
+func (r *run) sendMAD(w *script.Words) error {
+	c := &r.calls
+	name := w.Next("the message")
+	id := uint32(w.Num("comm_id", 32, c.local))
+	remote := uint32(w.Num("remote_id", 32, uint64(c.remote)))
+	tid := w.Num("tid", 64, c.tid)
+	m := cm.Message{Header: cm.Header{BaseVersion: uint8(w.Num("base_version", 8, cm.BaseVersion)), MgmtClass: cm.ClassCM,
+		ClassVersion: uint8(w.Num("class_version", 8, cm.ClassVersion)), Method: cm.Method(w.Num("method", 8, 3)), TransactionID: tid}}
+	switch name {
+	case "REQ":
+		m.Header.AttributeID = cm.AttrREQ
+		port := uint16(w.Num("port", 16, uint64(c.to.Port())))
+		h, err := cm.NewCMAHeader(netip.AddrPortFrom(r.d.our4, 4000), r.d.ip4)
+		if err != nil {
+			return err
+		}
+		h.MajorVersion = uint8(w.Num("cma_version", 4, 0))
+		h.IPVersion = uint8(w.Num("ip_version", 4, 4))
+		c.psn = 0
+		m.REQ = cm.REQ{LocalCommID: id, ServiceID: cm.ServiceID(w.Num("service", 64, uint64(cm.IPServiceID(cm.ProtocolTCP, port)))), LocalCAGUID: w.Num("guid", 64, c.guid),
+			LocalQPN: uint32(w.Num("qpn", 24, uint64(r.qpn))), ResponderResources: uint8(w.Num("resources", 8, 4)), InitiatorDepth: uint8(w.Num("depth", 8, 4)),
+			RemoteCMResponseTimeout: 20, LocalCMResponseTimeout: uint8(w.Num("response_timeout", 5, 20)), TransportServiceType: cm.TransportServiceType(w.Num("transport", 2, 0)),
+			StartingPSN: uint32(w.Num("psn", 24, 0)), RetryCount: uint8(w.Num("retry_cnt", 3, 7)), RNRRetryCount: 7, PartitionKey: 0xffff,
+			PathPacketPayloadMTU: cm.MTU(w.Num("mtu", 4, 3)), MaxCMRetries: 15, PrivateData: h.AppendTo(nil)}
+		p := &m.REQ.Primary
+		p.LocalPortGID, p.RemotePortGID = r.d.our4.As16(), r.d.ip4.As16()
+		p.HopLimit, p.PacketRate, p.LocalACKTimeout = 64, 3, uint8(w.Num("ack_timeout", 5, 18))
+		p.LocalPortLID, p.RemotePortLID = 0xffff, 0xffff
+	case "RTU":
+		m.Header.AttributeID = cm.AttrRTU
+		m.RTU = cm.RTU{LocalCommID: id, RemoteCommID: remote}
+		c.established = true
+	case "MRA":
+		m.Header.AttributeID = cm.AttrMRA
+		m.MRA = cm.MRA{LocalCommID: id, RemoteCommID: remote, MessageMRAed: cm.MessageMRAed(w.Num("mraed", 2, 1)), ServiceTimeout: uint8(w.Num("timeout", 5, 16))}
+	case "REJ":
+		m.Header.AttributeID = cm.AttrREJ
+		m.REJ = cm.REJ{LocalCommID: id, RemoteCommID: remote, Reason: cm.Reason(w.Num("reason", 16, 28)), MessageRejected: cm.MessageRejected(w.Num("rejected", 2, 1))}
+	case "DREQ":
+		m.Header.AttributeID = cm.AttrDREQ
+		m.DREQ = cm.DREQ{LocalCommID: id, RemoteCommID: remote, RemoteQPNEECN: uint32(w.Num("qpn", 24, uint64(r.dutQPN)))}
+	case "DREP":
+		m.Header.AttributeID = cm.AttrDREP
+		m.DREP = cm.DREP{LocalCommID: id, RemoteCommID: remote}
+	case "SIDR_REQ":
+		m.Header.AttributeID = cm.AttrSIDRREQ
+		port := uint16(w.Num("port", 16, 9))
+		h, err := cm.NewCMAHeader(netip.AddrPortFrom(r.d.our4, 4000), r.d.ip4)
+		if err != nil {
+			return err
+		}
+		m.SIDRREQ = cm.SIDRREQ{RequestID: id, PartitionKey: 0xffff, ServiceID: cm.IPServiceID(cm.ProtocolUDP, port), PrivateData: h.AppendTo(nil)}
+	case "LAP":
+		m.Header.AttributeID = cm.AttrLAP
+		m.LAP = cm.LAP{LocalCommID: id, RemoteCommID: remote, RemoteQPNEECN: r.dutQPN}
+	default:
+		return fmt.Errorf("%s cannot be sent", name)
+	}
+	qkey := uint32(w.Num("qkey", 32, 0x80010000))
+	if err := w.Done(); err != nil {
+		return err
+	}
+	f := &frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DstMAC: r.d.mac, SrcMAC: ourMAC, Src: r.d.our4, Dst: r.d.ip4,
+		DF: true, HopLimit: 64, SrcPort: 0xc001, DstPort: frame.Port}
+	p := &f.Packet
+	p.Opcode, p.M, p.PKey, p.DestQP = bth.UDSendOnly, true, 0xffff, 1
+	p.DETH.QKey, p.DETH.SrcQP = qkey, 1
+	c.reqSent++
+	p.PSN = p.PSN.Add(int(r.d.comms<<6 + c.reqSent))
+	p.SetPayload(m.AppendTo(nil))
+	return r.transmit(f.AppendTo(nil))
+}
+
+// matchMAD compares a management datagram with "> REP ...".
+func (r *run) matchMAD(p *packet, words []string) error {
+	m, err := decodeMAD(p.Packet.Payload)
+	if p.Packet.DestQP != 1 || err != nil {
+		return deviated("another opcode")
+	}
+	name, _, _ := strings.Cut(m.String(), " ")
+	if name != words[0] {
+		return deviated("another opcode")
+	}
+	c := &r.calls
+	ids := map[string][2]uint32{ // local, remote
+		"REP": {m.REP.LocalCommID, m.REP.RemoteCommID}, "REJ": {m.REJ.LocalCommID, m.REJ.RemoteCommID}, "MRA": {m.MRA.LocalCommID, m.MRA.RemoteCommID},
+		"DREP": {m.DREP.LocalCommID, m.DREP.RemoteCommID}, "DREQ": {m.DREQ.LocalCommID, m.DREQ.RemoteCommID}, "APR": {m.APR.LocalCommID, m.APR.RemoteCommID},
+		"SIDR_REP": {0, m.SIDRREP.RequestID},
+	}[name]
+	got := map[string]uint64{"remote_id": uint64(ids[1]), "comm_id": uint64(ids[0]), "tid": m.Header.TransactionID,
+		"reason": uint64(m.REJ.Reason), "rejected": uint64(m.REJ.MessageRejected), "status": uint64(m.SIDRREP.Status) + uint64(m.APR.APStatus),
+		"qpn": uint64(m.DREQ.RemoteQPNEECN), "depth": uint64(m.REP.InitiatorDepth), "resources": uint64(m.REP.ResponderResources)}
+	for _, word := range words[1:] {
+		key, v, _ := strings.Cut(word, "=")
+		most := strings.HasSuffix(key, "<")
+		key = strings.TrimSuffix(key, "<")
+		have, ok := got[key]
+		if !ok {
+			return fmt.Errorf("no field %q", key)
+		}
+		var want uint64
+		switch v {
+		case "ours":
+			want = map[string]uint64{"remote_id": c.local & 0xffffffff, "tid": c.tid, "qpn": uint64(r.qpn)}[key]
+		case "theirs":
+			want = uint64(c.remote)
+		default:
+			if want, err = strconv.ParseUint(v, 0, 64); err != nil {
+				return err
+			}
+		}
+		if have != want && !(most && have <= want) {
+			return deviated("%s is %d, want %s", key, have, v)
+		}
+	}
+	if name == "REP" {
+		r.learn(m)
+	}
+	return nil
+}

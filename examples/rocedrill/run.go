@@ -1,0 +1,419 @@
+package main
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/roce-go/roce/aeth"
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp/script"
+)
+
+// device is what is examined, and how it is reached.
+type device struct {
+	link       link
+	agent      agent                     // nil where there is none
+	cm         map[string]netip.AddrPort // programs that take connections, by name
+	mac        frame.MAC
+	ip4, ip6   netip.Addr
+	our4, our6 netip.Addr
+	can        map[string]string // what info said, and what was tried
+	rec        *recorder
+	qpns       uint32 // handed out
+	comms      uint32
+	seed       uint64 // of the mutations
+	mutations  int
+
+	patience time.Duration // for what must come
+	quiet    time.Duration // for what must not
+	slack    time.Duration // added to the end of a window
+}
+
+const (
+	defaultQKey = 0x11111111
+	firstQPN    = 0x10000
+	scratchSize = 1 << 18
+)
+
+// verdict is what a script found.
+type verdict int
+
+const (
+	follows verdict = iota
+	deviates
+	notApplicable
+	notReached
+)
+
+var verdictNames = []string{"follows", "deviates", "not applicable", "not reached"}
+
+func (v verdict) String() string { return verdictNames[v] }
+
+// result is a verdict and what it rests on.
+type result struct {
+	s       *drill
+	verdict verdict
+	line    int    // of the statement that did not hold
+	stmt    string // that statement
+	why     string // what came instead; or why there is no verdict
+	frame   int    // in the recording
+	first   int    // frame with which the script began
+	tries   int
+	misses  int // tries that deviated
+	notes   []string
+	took    time.Duration
+}
+
+// deviation is an expectation that did not hold.
+type deviation struct{ got string }
+
+func (e *deviation) Error() string { return e.got }
+
+func deviated(format string, v ...any) error { return &deviation{fmt.Sprintf(format, v...)} }
+
+// inapplicable says why a script cannot be run here.
+type inapplicable string
+
+func (e inapplicable) Error() string { return string(e) }
+
+// run is a script that is run.
+type run struct {
+	d    *device
+	s    *drill
+	line int
+	stmt string
+
+	service       bth.Service
+	qpn, dutQPN   uint32
+	qp            uint64 // the agent's handle
+	v6            bool
+	shift         int // of PSNs of our requests: where the device chose the first
+	mads          bool
+	also          uint32 // another QP number of ours whose packets are taken
+	calls         call
+	last          time.Time
+	lastFrame     int
+	seen          map[uint32]bool
+	allowed       []string
+	faults        []fault
+	notes         []string
+	keys          map[string]uint32
+	regions       map[string]liveRegion
+	scratch, free uint64
+	srq           uint64
+	bufs          map[string][2]uint64 // "recv 1", "post 1": offset and length in scratch
+	completions   []map[string]string
+}
+
+type liveRegion struct {
+	handle, addr, len uint64
+	rkey              uint32
+}
+
+// examine runs a script, and once more where it is of a kind that time may upset.
+func (d *device) examine(s *drill) *result {
+	res := d.once(s)
+	if res.verdict != deviates || !d.link.real() {
+		return res
+	}
+	first := res
+	for first.tries = 1; first.tries < 3; first.tries++ {
+		if again := d.once(s); again.verdict == deviates {
+			first.misses++
+		} else if again.verdict == follows {
+			res = again
+		}
+	}
+	first.misses++
+	if first.misses > 1 {
+		return first
+	}
+	res.tries, res.misses = first.tries, first.misses
+	res.notes = append(res.notes, fmt.Sprintf("did not hold in 1 try of %d: line %d: %s: %s", first.tries, first.line, first.stmt, first.why))
+	return res
+}
+
+// once runs a script.
+func (d *device) once(s *drill) (res *result) {
+	start := d.link.now()
+	res = &result{s: s, tries: 1, first: d.rec.n + 1}
+	r := &run{d: d, s: s, seen: map[uint32]bool{}, keys: map[string]uint32{}, regions: map[string]liveRegion{}, bufs: map[string][2]uint64{}}
+	d.qpns++
+	r.qpn, r.last = firstQPN+d.qpns, start
+	err := r.needs()
+	for _, st := range s.lines {
+		if err != nil {
+			break
+		}
+		r.line, r.stmt = st.line, st.text
+		err = r.statement(st.text)
+	}
+	if err == nil {
+		r.line, r.stmt = r.line+1, "end"
+		err = r.end()
+	}
+	if err != nil {
+		res.line, res.stmt, res.why, res.frame = r.line, r.stmt, err.Error(), r.lastFrame
+	}
+	r.cleanup()
+	var dev *deviation
+	var na inapplicable
+	switch {
+	case err == nil:
+	case errors.As(err, &dev):
+		res.verdict = deviates
+	case errors.As(err, &na):
+		res.verdict = notApplicable
+	default:
+		res.verdict = notReached
+	}
+	res.notes, res.took = r.notes, d.link.now().Sub(start)
+	return res
+}
+
+// needs reports what is missing for a script.
+func (r *run) needs() error {
+	switch by := r.s.by; {
+	case by == "agent" && r.d.agent == nil:
+		return inapplicable("needs the agent")
+	case by == "cm" && len(r.d.cm) == 0:
+		return inapplicable("needs a program that takes connections")
+	case by != "agent" && by != "cm" && !r.d.cm[by].IsValid():
+		return inapplicable("needs " + by)
+	}
+	for _, n := range r.s.needs {
+		if n == "ecn" && r.d.can[n] == "" {
+			r.d.can[n] = r.d.probe(ecnProbe)
+		}
+		if v := r.d.can[n]; v == "" || v == "0" {
+			return inapplicable("the device has no " + n)
+		}
+	}
+	return nil
+}
+
+// ecnProbe: does the device send CNPs at all?
+const ecnProbe = `== probe
+# .
+rule CA17-44
+dut rc
+region m len=4096
+repeat 20 < RDMA_WRITE_ONLY 0 va=m rkey=m len=1024 ecn=ce
+allow any
++100ms > CNP
+`
+
+// probe runs a script to find what a device can; "1" or "0".
+func (d *device) probe(text string) string {
+	g, err := parseGroup("probe", "probe", text)
+	if err == nil && d.agent != nil && d.once(g.scripts[0]).verdict == follows {
+		return "1"
+	}
+	return "0"
+}
+
+func (r *run) cleanup() {
+	r.hangUp()
+	if r.d.agent != nil && r.s.by == "agent" {
+		_, _ = r.d.agent.do("reset")
+	}
+}
+
+// end: nothing may be left that no statement named.
+func (r *run) end() error {
+	if r.qp == 0 && !r.mads {
+		return nil
+	}
+	if err := r.silence(r.d.quiet); err != nil {
+		return err
+	}
+	if r.qp == 0 {
+		return nil
+	}
+	if err := r.poll(0); err != nil {
+		return err
+	}
+	for _, c := range r.completions {
+		if c["status"] != "WR_FLUSH_ERR" && !slices.Contains(r.allowed, "any") {
+			return deviated("not stated: completion %s", showCompletion(c))
+		}
+	}
+	return nil
+}
+
+// silence waits until d after the last event: nothing may come but what is allowed.
+func (r *run) silence(d time.Duration) error {
+	for until := r.last.Add(d); ; {
+		p, ok := r.next(until)
+		if !ok {
+			r.last = until
+			return nil
+		}
+		if !r.allows(p) {
+			return deviated("not stated: %s", r.describe(p))
+		}
+	}
+}
+
+// allows reports whether a packet is of a kind that may come at any time.
+func (r *run) allows(p *packet) bool {
+	name := r.describe(p) + " "
+	for _, a := range r.allowed {
+		switch {
+		case a == "retx" && p.retx, a == "any":
+			return true
+		case a == "NAK":
+			if p.Packet.Opcode.Operation() == bth.Acknowledge && p.Packet.AETH.Syndrome.Kind() != aeth.Ack {
+				return true
+			}
+		case a == "ACK":
+			if p.Packet.Opcode.Operation() == bth.Acknowledge && p.Packet.AETH.Syndrome.Kind() == aeth.Ack {
+				return true
+			}
+		case strings.HasPrefix(name, a+" "):
+			return true
+		}
+	}
+	return false
+}
+
+// named replaces names of regions by what the device calls them: va=m+16.
+func (r *run) named(s string) string {
+	words := strings.Fields(s)
+	for i, w := range words {
+		v, ok := strings.CutPrefix(w, "va=")
+		if !ok {
+			continue
+		}
+		name, off, _ := strings.Cut(v, "+")
+		m, ok := r.regions[name]
+		if !ok {
+			continue
+		}
+		n := uint64(0)
+		if off != "" {
+			if _, err := fmt.Sscan(off, &n); err != nil {
+				continue
+			}
+		}
+		words[i] = fmt.Sprintf("va=%#x", m.addr+n)
+	}
+	return strings.Join(words, " ")
+}
+
+// statement runs one line.
+func (r *run) statement(text string) error {
+	from, to := time.Duration(-1), time.Duration(-1)
+	if text[0] == '+' {
+		var t string
+		t, text, _ = strings.Cut(text, " ")
+		lo, hi, ranged := strings.Cut(t, "..")
+		var err error
+		if from, err = time.ParseDuration(lo); err != nil {
+			return err
+		}
+		if to = from; ranged {
+			if to, err = time.ParseDuration(hi); err != nil {
+				return err
+			}
+		} else {
+			from = 0
+		}
+		text = strings.TrimSpace(text)
+	}
+	eventually := false
+	if rest, ok := strings.CutPrefix(text, "eventually "); ok {
+		eventually, text = true, strings.TrimSpace(rest)
+	}
+	w := script.SplitWords(r.named(text))
+	switch name := w.Next("the statement"); name {
+	case ">":
+		if to < 0 {
+			from, to = 0, r.d.patience
+		}
+		return r.expect(w, from, to, eventually)
+	case "-":
+		if to < 0 {
+			to = r.d.quiet
+		}
+		return r.silence(to)
+	case "<":
+		return r.deliver(w, 1, false)
+	case "repeat":
+		n, same := w.Next("the count"), w.Flag("same")
+		count := 0
+		if _, err := fmt.Sscan(n, &count); err != nil || w.Next("<") != "<" {
+			return fmt.Errorf("repeat N < PACKET")
+		}
+		return r.deliver(w, count, same)
+	case "allow":
+		r.allowed = append(r.allowed, w.Rest()...)
+		return nil
+	case "wellformed":
+		if len(r.faults) != 0 {
+			r.lastFrame = r.faults[0].frame
+			return deviated("%s", r.faults[0].what)
+		}
+		return nil
+	default:
+		return r.control(name, w)
+	}
+}
+
+// agentDo is a command to the agent whose refusal means that the device cannot.
+func (r *run) agentDo(format string, v ...any) (reply, error) {
+	if r.d.agent == nil {
+		return reply{}, inapplicable("needs the agent")
+	}
+	return r.d.agent.do(format, v...)
+}
+
+// space takes n bytes of the scratch region.
+func (r *run) space(n uint64) (off uint64, err error) {
+	if r.scratch == 0 {
+		a, err := r.agentDo("mr size=%d access=", scratchSize)
+		if err != nil {
+			return 0, err
+		}
+		r.scratch = a.num("mr")
+	}
+	off = r.free
+	if r.free += (n + 63) &^ 63; r.free > scratchSize {
+		return 0, errors.New("the script needs too much memory")
+	}
+	return off, nil
+}
+
+func (r *run) poke(mr, off uint64, b []byte) error {
+	for len(b) != 0 {
+		n := min(len(b), 8192)
+		if _, err := r.agentDo("poke mr=%d off=%d len=%d hex=%s", mr, off, n, hex.EncodeToString(b[:n])); err != nil {
+			return err
+		}
+		b, off = b[n:], off+uint64(n)
+	}
+	return nil
+}
+
+func (r *run) peek(mr, off uint64, n int) ([]byte, error) {
+	var out []byte
+	for n > 0 {
+		k := min(n, 8192)
+		a, err := r.agentDo("peek mr=%d off=%d len=%d", mr, off, k)
+		if err != nil {
+			return nil, err
+		}
+		b, err := hex.DecodeString(a.words["hex"])
+		if err != nil || len(b) != k {
+			return nil, fmt.Errorf("agent: peek of %d bytes gave %d", k, len(b))
+		}
+		out, n, off = append(out, b...), n-k, off+uint64(k)
+	}
+	return out, nil
+}
