@@ -1,7 +1,9 @@
 package clock_test
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -78,4 +80,82 @@ func TestPropRoundTrip(t *testing.T) {
 			last = at
 		}
 	})
+}
+
+// A heap gives items by time, then by order, whatever is added, moved and taken off
+// before, and items know their places.
+func TestHeapAgainstSorting(t *testing.T) {
+	type item struct {
+		at    int64
+		order uint64
+		place int
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		q := clock.NewHeap(func(x *item, at int) { x.place = at })
+		q.Grow(rapid.IntRange(0, 40).Draw(t, "room"))
+		var all []*item
+		least := func() *item {
+			return slices.MinFunc(all, func(a, b *item) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.order, b.order)) })
+		}
+		gone := func(x *item) {
+			require.Equal(t, -1, x.place)
+			all = slices.DeleteFunc(all, func(y *item) bool { return x == y })
+		}
+		any := rapid.Custom(func(t *rapid.T) *item { return all[rapid.IntRange(0, len(all)-1).Draw(t, "item")] })
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			switch op := rapid.IntRange(0, 5).Draw(t, "op"); {
+			case op < 3 || len(all) == 0:
+				x := &item{at: int64(rapid.IntRange(0, 20).Draw(t, "at")), order: uint64(len(all)) ^ 5}
+				all = append(all, x)
+				q.Push(x.at, x.order, x)
+			case op == 3:
+				x := any.Draw(t, "moved")
+				x.at = int64(rapid.IntRange(0, 20).Draw(t, "at"))
+				q.Set(x.place, x.at)
+			case op == 4:
+				x := any.Draw(t, "gone")
+				q.Remove(x.place)
+				gone(x)
+			default:
+				want := least()
+				at, order, x := q.Pop()
+				require.Equal(t, [2]uint64{uint64(want.at), want.order}, [2]uint64{uint64(at), order})
+				gone(x)
+			}
+			require.Equal(t, len(all), q.Len())
+			if len(all) == 0 {
+				require.EqualValues(t, -7, q.Due(-7))
+				continue
+			}
+			require.Equal(t, least().at, q.Due(-7))
+			at, order, x := q.First()
+			require.Equal(t, item{at, order, 0}, *x)
+			places := make(map[int]bool)
+			for x := range q.Items {
+				places[x.place] = true
+			}
+			require.Len(t, places, len(all))
+		}
+		q.Clear(func(at int64, order uint64, x *item) {
+			require.Equal(t, item{at, order, -1}, *x)
+			gone(x)
+		})
+		require.Empty(t, all)
+		require.Zero(t, q.Len())
+	})
+}
+
+func TestHeapAllocatesNothing(t *testing.T) {
+	var q clock.Heap[struct{}]
+	q.Grow(100)
+	n := uint64(0)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		for range 100 {
+			n++
+			q.Push(int64(n*7919%101), n, struct{}{})
+		}
+		for q.Len() != 0 {
+			q.Pop()
+		}
+	}))
 }

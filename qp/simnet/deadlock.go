@@ -88,8 +88,7 @@ func (n *Network) planSearch() {
 		if len(e.suspects) != 0 {
 			n.planned = true
 			at := (e.now.ns/searchEvery + 1) * searchEvery
-			n.callSeq++
-			n.calls.push(call{at: at, host: -1, fn: n.search})
+			n.calls.Push(at, 0, call{fn: n.search})
 			return
 		}
 	}

@@ -40,7 +40,7 @@ type engine struct {
 }
 
 func newEngine(n *Network, id int, now stamp, clock time.Time) *engine {
-	return &engine{n: n, id: id, now: now, clock: clock, queue: newEventQueue(now.ns, n.cfg.plain)}
+	return &engine{n: n, id: id, now: now, clock: clock, queue: newEventQueue(now.ns, n.cfg.plain), timers: newTimerQueue()}
 }
 
 func (e *engine) setNow(at stamp) { e.now = e.now.max(at) }
@@ -57,7 +57,7 @@ func (e *engine) schedule(at stamp, c class, arg int32) { e.queue.push(newEvent(
 
 // next returns when the engine's next event is, noTime for never.
 func (e *engine) next() int64 {
-	at := min(e.calls.due(), e.timers.due())
+	at := min(e.calls.Due(noTime), e.timers.Due(noTime))
 	if ev := e.queue.first(); ev != nil {
 		at = min(at, ev.at)
 	}
@@ -70,7 +70,7 @@ func (e *engine) step(end int64) bool {
 		e.warm(q.cur)
 	}
 	ev := e.queue.first()
-	if ev == nil || ev.at >= min(e.timers.due(), e.calls.due()) {
+	if ev == nil || ev.at >= min(e.timers.Due(noTime), e.calls.Due(noTime)) {
 		return e.stepOther(ev, end)
 	}
 	if ev.at > end {
@@ -88,22 +88,24 @@ func (e *engine) stepOther(ev *event, end int64) bool {
 	if ev != nil {
 		first = *ev
 	}
-	if h := e.timers.h; len(h) != 0 {
-		if t := h[0].event(); t.before(&first) {
+	if e.timers.Len() != 0 {
+		at, _, h := e.timers.First()
+		if t := newEvent(stamp{ns: at}, evTimer, h.id); t.before(&first) {
 			first, timer = t, true
 		}
 	}
-	switch at := e.calls.due(); {
+	switch at := e.calls.Due(noTime); {
 	case at <= min(first.at, end) && at != noTime:
-		c := e.calls.pop()
-		e.cur = newEvent(stamp{ns: c.at}, evCall, c.host)
-		e.setNow(stamp{ns: c.at})
+		_, _, c := e.calls.Pop()
+		e.cur = newEvent(stamp{ns: at}, evCall, c.host.id)
+		e.setNow(stamp{ns: at})
 		c.fn()
 	case first.at > end || first.at == noTime:
 		return false
 	case timer:
 		e.cur = first
-		e.timers.h[0].host.timer()
+		_, _, h := e.timers.First()
+		h.timer()
 	default:
 		e.cur = first
 		e.queue.pop()
@@ -161,5 +163,5 @@ func (e *engine) settleDirty() {
 
 // idle reports whether nothing is left to do.
 func (e *engine) idle() bool {
-	return e.queue.len() == 0 && len(e.calls.h) == 0 && e.timers.idle()
+	return e.queue.len() == 0 && e.calls.Len() == 0 && e.timersIdle()
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+
+	"github.com/roce-go/roce/qp/clock"
 )
 
 // class says what is to be done when an event's time comes. Of one instant, events
@@ -85,7 +87,7 @@ type eventQueue struct {
 	near  int                     // events in the wheel
 	nodes []node                  // the first is not used
 	free  int32
-	far   eventHeap
+	far   clock.Heap[struct{}]
 
 	fills, filled int     // slots and their events, since shift was reviewed
 	moving        []event // of reshape
@@ -124,10 +126,10 @@ func (q *eventQueue) push(e event) {
 		}
 	case s >= wheelSlots:
 		if q.plain && q.at < len(q.cur) {
-			q.far.push(q.cur[q.at])
+			q.far.Push(q.cur[q.at].at, q.cur[q.at].ord, struct{}{})
 			q.at++
 		}
-		q.far.push(e)
+		q.far.Push(e.at, e.ord, struct{}{})
 	default:
 		i := q.free
 		if i == 0 {
@@ -183,18 +185,19 @@ func (q *eventQueue) pop() { q.at++ }
 // is one.
 func (q *eventQueue) fill() bool {
 	if q.plain {
-		if len(q.far.h) == 0 {
+		if q.far.Len() == 0 {
 			return false
 		}
-		q.cur, q.at = append(q.cur[:0], q.far.pop()), 0
+		at, ord, _ := q.far.Pop()
+		q.cur, q.at = append(q.cur[:0], event{at, ord}), 0
 		return true
 	}
 	next := int64(noTime)
 	if q.near != 0 {
 		next = q.nextSlot()
 	}
-	if h := q.far.h; len(h) != 0 {
-		next = min(next, h[0].at>>q.shift)
+	if at := q.far.Due(noTime); at != noTime {
+		next = min(next, at>>q.shift)
 	}
 	if next == noTime {
 		return false
@@ -214,8 +217,9 @@ func (q *eventQueue) fill() bool {
 		sortEvents(cur)
 	}
 	q.cur, q.at, q.slot = cur, 0, next
-	for h := q.far.h; len(h) != 0 && h[0].at>>q.shift == next; h = q.far.h {
-		q.insert(q.far.pop())
+	for q.far.Due(noTime)>>q.shift == next {
+		at, ord, _ := q.far.Pop()
+		q.insert(event{at, ord})
 	}
 	q.fills++
 	q.filled += len(q.cur)
@@ -286,8 +290,8 @@ func (q *eventQueue) reshape(shift uint) {
 // drain takes off all events and appends them to list, in no order.
 func (q *eventQueue) drain(list []event) []event {
 	list = append(list, q.cur[q.at:]...)
-	list = append(list, q.far.h...)
-	q.cur, q.at, q.far.h = q.cur[:0], 0, q.far.h[:0]
+	q.cur, q.at = q.cur[:0], 0
+	q.far.Clear(func(at int64, ord uint64, _ struct{}) { list = append(list, event{at, ord}) })
 	for i, k := range q.heads {
 		if k == 0 {
 			continue
@@ -303,227 +307,49 @@ func (q *eventQueue) drain(list []event) []event {
 	return list
 }
 
-func (q *eventQueue) len() int { return len(q.cur) - q.at + q.near + len(q.far.h) }
+func (q *eventQueue) len() int { return len(q.cur) - q.at + q.near + q.far.Len() }
 
-// eventHeap is a four-way heap: a quarter of the levels' cache lines of a binary one.
-type eventHeap struct {
-	h []event
+// noTime is later than all times.
+const noTime = 1<<63 - 1
+
+// timerQueue holds the hosts whose ports have a deadline, each once: unlike an event, a
+// timer may be moved.
+type timerQueue = clock.Heap[*Host]
+
+func newTimerQueue() timerQueue {
+	return clock.NewHeap(func(h *Host, at int) { h.timerIn = at + 1 })
 }
 
-func (q *eventHeap) push(e event) {
-	q.h = append(q.h, e)
-	h := q.h
-	i := len(h) - 1
-	for i > 0 {
-		up := (i - 1) / 4
-		if !e.before(&h[up]) {
-			break
-		}
-		h[i] = h[up]
-		i = up
-	}
-	h[i] = e
-}
-
-// pop takes the first event off; there must be one.
-func (q *eventHeap) pop() event {
-	h := q.h
-	first := h[0]
-	last := len(h) - 1
-	e := h[last]
-	h = h[:last]
-	q.h = h
-	if last == 0 {
-		return first
-	}
-	i := 0
-	for {
-		c := 4*i + 1
-		if c >= last {
-			break
-		}
-		least := c
-		for k := c + 1; k < min(c+4, last); k++ {
-			if h[k].before(&h[least]) {
-				least = k
-			}
-		}
-		if !h[least].before(&e) {
-			break
-		}
-		h[i] = h[least]
-		i = least
-	}
-	h[i] = e
-	return first
-}
-
-// timerQueue is a heap of the hosts whose ports have a deadline, each in it once:
-// unlike an event, a timer may be moved.
-type timerQueue struct {
-	h []timer
-}
-
-// due returns when the first timer is due, noTime if there is none.
-func (q *timerQueue) due() int64 {
-	if len(q.h) == 0 {
-		return noTime
-	}
-	return q.h[0].at
-}
-
-type timer struct {
-	at   int64
-	host *Host
-}
-
-func (t *timer) before(u *timer) bool {
-	return t.at < u.at || t.at == u.at && t.host.id < u.host.id
-}
-
-// event returns the timer in the order of events.
-func (t *timer) event() event { return newEvent(stamp{ns: t.at}, evTimer, t.host.id) }
-
-// set gives a host's timer a time.
-func (q *timerQueue) set(h *Host, at int64) {
-	t := timer{at, h}
-	if h.timerIn == 0 {
-		q.h = append(q.h, t)
-		h.timerIn = len(q.h)
-	}
-	h.timerAt = at
-	i := h.timerIn - 1
-	for i > 0 {
-		up := (i - 1) / 4
-		if !t.before(&q.h[up]) {
-			break
-		}
-		q.put(i, q.h[up])
-		i = up
-	}
-	q.put(i, t)
-	q.down(i)
-}
-
-// remove takes the first timer off.
-func (q *timerQueue) remove() {
-	h := q.h[0].host
-	h.timerIn, h.timerAt = 0, 0
-	last := len(q.h) - 1
-	t := q.h[last]
-	q.h[last] = timer{}
-	q.h = q.h[:last]
-	if last != 0 {
-		q.put(0, t)
-		q.down(0)
+// setTimer gives the host's timer a time.
+func (h *Host) setTimer(at int64) {
+	if h.timerAt = at; h.timerIn == 0 {
+		h.e.timers.Push(at, uint64(h.id), h)
+	} else {
+		h.e.timers.Set(h.timerIn-1, at)
 	}
 }
 
-// idle reports whether no port has a deadline. Timers stay until the earliest
+// timersIdle reports whether no port has a deadline. Timers stay until the earliest
 // deadline that there was, which may have gone.
-func (q *timerQueue) idle() bool {
-	for i := range q.h {
-		if q.h[i].host.Port.Due() != 0 {
+func (e *engine) timersIdle() bool {
+	for h := range e.timers.Items {
+		if h.Port.Due() != 0 {
 			return false
 		}
 	}
 	return true
 }
 
-func (q *timerQueue) put(i int, t timer) {
-	q.h[i] = t
-	t.host.timerIn = i + 1
-}
+// callQueue holds functions of the caller, those of the network before those of hosts,
+// and those of each in the order in which it was given them.
+type callQueue = clock.Heap[call]
 
-func (q *timerQueue) down(i int) {
-	t := q.h[i]
-	for {
-		c := 4*i + 1
-		if c >= len(q.h) {
-			break
-		}
-		least := c
-		for k := c + 1; k < min(c+4, len(q.h)); k++ {
-			if q.h[k].before(&q.h[least]) {
-				least = k
-			}
-		}
-		if !q.h[least].before(&t) {
-			break
-		}
-		q.put(i, q.h[least])
-		i = least
-	}
-	q.put(i, t)
-}
-
-// call is a function of the caller: one of the network, or of a host.
+// call is a function of the caller: of host, or of the network where that is nil.
 type call struct {
-	at   int64
-	host int32  // -1 for the network
-	seq  uint64 // in the order in which the network or the host was given them
+	host *Host
 	fn   func()
 }
 
-func (c *call) before(d *call) bool {
-	switch {
-	case c.at != d.at:
-		return c.at < d.at
-	case c.host != d.host:
-		return c.host < d.host
-	}
-	return c.seq < d.seq
-}
-
-// callQueue is a binary heap of calls.
-type callQueue struct {
-	h []call
-}
-
-// due returns when the first call is due, noTime if there is none.
-func (q *callQueue) due() int64 {
-	if len(q.h) == 0 {
-		return noTime
-	}
-	return q.h[0].at
-}
-
-const noTime = 1<<63 - 1
-
-func (q *callQueue) push(c call) {
-	q.h = append(q.h, c)
-	i := len(q.h) - 1
-	for i > 0 && c.before(&q.h[(i-1)/2]) {
-		q.h[i] = q.h[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	q.h[i] = c
-}
-
-// pop takes the first call off; there must be one.
-func (q *callQueue) pop() call {
-	first, last := q.h[0], len(q.h)-1
-	c := q.h[last]
-	q.h[last] = call{}
-	q.h = q.h[:last]
-	if last == 0 {
-		return first
-	}
-	i := 0
-	for {
-		k := 2*i + 1
-		if k >= last {
-			break
-		}
-		if k+1 < last && q.h[k+1].before(&q.h[k]) {
-			k++
-		}
-		if !q.h[k].before(&c) {
-			break
-		}
-		q.h[i] = q.h[k]
-		i = k
-	}
-	q.h[i] = c
-	return first
-}
+// callOrder is the order of a call among those of its time. The network's number is 0
+// and that of a host one more than its own; seq counts the calls of each.
+func callOrder(number int32, seq uint64) uint64 { return uint64(number)<<34 | seq&(1<<34-1) }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Both queues give events in the order of time, then of what they are, whatever is pushed,
+// The queue gives events in the order of time, then of what they are, whatever is pushed,
 // moved and popped in between: few events far apart, many in one nanosecond, and all
 // between, so that the length of slots changes.
 func TestQueuesAgainstSorting(t *testing.T) {
@@ -60,34 +60,6 @@ func TestQueuesAgainstSorting(t *testing.T) {
 		require.Zero(t, q.len())
 	}
 	require.Greater(t, len(shifts), 5, "slots of many lengths were used: %v", shifts)
-}
-
-// Both heaps of times give the earliest.
-func TestTimersAgainstSorting(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for range 50 {
-		var q timerQueue
-		hosts := make([]*Host, 40)
-		for i := range hosts {
-			hosts[i] = &Host{id: int32(i)}
-		}
-		for range 400 {
-			if rng.IntN(4) != 0 || len(q.h) == 0 {
-				q.set(hosts[rng.IntN(len(hosts))], rng.Int64N(30))
-			} else {
-				first := q.h[0]
-				for _, x := range q.h {
-					require.False(t, x.before(&first))
-				}
-				q.remove()
-				require.Zero(t, first.host.timerIn)
-			}
-			for i, x := range q.h {
-				require.Equal(t, i+1, x.host.timerIn)
-				require.Equal(t, x.at, x.host.timerAt)
-			}
-		}
-	}
 }
 
 func TestChance(t *testing.T) {

@@ -201,7 +201,7 @@ func (h *Host) Elapsed() time.Duration { return time.Duration(h.e.now.ns) }
 // at that time. It may post to the host's queue pairs.
 func (h *Host) At(t time.Time, fn func()) {
 	h.calls++
-	h.e.calls.push(call{at: max(h.e.now.ns, h.n.since(t)), host: h.id, seq: h.calls, fn: fn})
+	h.e.calls.Push(max(h.e.now.ns, h.n.since(t)), callOrder(h.id+1, h.calls), call{h, fn})
 }
 
 // After calls fn after d: see At.
@@ -299,14 +299,14 @@ func (h *Host) timer() {
 	at := h.timerAt
 	d := h.Port.Due()
 	if d == 0 {
-		e.timers.remove()
+		e.timers.Pop()
 		return
 	}
 	if t := h.zero + d; t > at {
-		e.timers.set(h, t)
+		h.setTimer(t)
 		return
 	}
-	e.timers.remove()
+	e.timers.Pop()
 	e.setNow(stamp{ns: at})
 	h.dirty = true
 	h.Port.Tick(e.time())
@@ -344,7 +344,7 @@ func (h *Host) settle() {
 	}
 	// A deadline that has moved away is looked at again when the old time comes.
 	if t := max(h.zero+d, h.e.now.ns); h.timerIn == 0 || t < h.timerAt {
-		h.e.timers.set(h, t)
+		h.setTimer(t)
 	}
 }
 

@@ -150,7 +150,7 @@ func (n *Network) At(t time.Time, fn func()) {
 		panic("simnet: Network.At from a function of a host while several threads run: use Host.At")
 	}
 	n.callSeq++
-	n.calls.push(call{at: max(n.engines[0].now.ns, n.since(t)), host: -1, seq: n.callSeq, fn: fn})
+	n.calls.Push(max(n.engines[0].now.ns, n.since(t)), callOrder(0, n.callSeq), call{fn: fn})
 }
 
 // After calls fn after d: see At.
@@ -188,7 +188,7 @@ func (n *Network) Run(d time.Duration) error {
 // RunUntilIdle runs until nothing is left to do, for limit at most, and reports
 // whether nothing is left.
 func (n *Network) RunUntilIdle(limit time.Duration) (idle bool, err error) {
-	if err = n.run(n.horizon(limit)); err != nil || len(n.calls.h) != 0 {
+	if err = n.run(n.horizon(limit)); err != nil || n.calls.Len() != 0 {
 		return false, err
 	}
 	for _, e := range n.engines {
@@ -230,7 +230,7 @@ func (n *Network) run(end int64) error {
 		return err
 	}
 	for {
-		at := n.calls.due()
+		at := n.calls.Due(noTime)
 		last := min(end, at-1)
 		if len(n.engines) == 1 {
 			if n.engines[0].step(last) {
@@ -244,14 +244,14 @@ func (n *Network) run(end int64) error {
 		} else if err := n.runThreads(last); err != nil {
 			return err
 		}
-		if at = n.calls.due(); at > end {
+		if at = n.calls.Due(noTime); at > end {
 			return nil
 		} else if at != last+1 {
 			continue // it was added meanwhile
 		}
 		n.setNow(at)
 		n.engines[0].events++
-		c := n.calls.pop()
+		_, _, c := n.calls.Pop()
 		c.fn()
 		for _, e := range n.engines {
 			e.settleDirty()

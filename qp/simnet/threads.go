@@ -53,12 +53,13 @@ func (n *Network) partition() {
 // moveEvents puts all events where what they are of is now.
 func (n *Network) moveEvents() {
 	var events []event
-	var timers []timer
-	var calls []call
+	var rest []func() // puts timers and calls back
 	for _, e := range n.engines {
 		events = e.queue.drain(events)
-		timers, calls = append(timers, e.timers.h...), append(calls, e.calls.h...)
-		e.timers.h, e.calls.h = e.timers.h[:0], e.calls.h[:0]
+		e.timers.Clear(func(at int64, _ uint64, h *Host) { rest = append(rest, func() { h.setTimer(at) }) })
+		e.calls.Clear(func(at int64, order uint64, c call) {
+			rest = append(rest, func() { c.host.e.calls.Push(at, order, c) })
+		})
 		for _, h := range e.dirty {
 			if h.e != e {
 				h.e.dirty = append(h.e.dirty, h)
@@ -69,12 +70,8 @@ func (n *Network) moveEvents() {
 	for _, ev := range events {
 		n.owner(ev.class(), ev.arg()).queue.push(ev)
 	}
-	for _, t := range timers {
-		t.host.timerIn = 0
-		t.host.e.timers.set(t.host, t.at)
-	}
-	for _, c := range calls {
-		n.hosts[c.host].e.calls.push(c)
+	for _, put := range rest {
+		put()
 	}
 }
 
@@ -182,7 +179,7 @@ func (n *Network) runThreads(end int64) error {
 		if next > end || next == noTime {
 			return nil
 		}
-		limit := min(next+ahead-1, end, (next/searchEvery+1)*searchEvery-1, n.calls.due()-1)
+		limit := min(next+ahead-1, end, (next/searchEvery+1)*searchEvery-1, n.calls.Due(noTime)-1)
 		if limit < next {
 			return nil // a search was planned
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/clock"
 	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/congestion"
 )
@@ -163,9 +164,9 @@ type Port struct {
 
 	cc control
 
-	ready     readyLists // QPs that may have a packet to send
-	heap      []*QP      // QPs that wait for a time
-	cnps      []cnpDue   // ring
+	ready     readyLists      // QPs that may have a packet to send
+	waiting   clock.Heap[*QP] // QPs that wait for a time
+	cnps      []cnpDue        // ring
 	cnpHead   uint32
 	cnpTail   uint32
 	control   controlRing
@@ -229,6 +230,7 @@ func New(cfg Config) (*Port, error) {
 		finder:  frame.Finder{UDPPort: cfg.UDPPort},
 		cnps:    make([]cnpDue, 256),
 		srqs:    make(map[uint32]*SRQ),
+		waiting: clock.NewHeap(func(q *QP, at int) { q.heapAt = int32(at) }),
 	}
 	if cfg.Seed != nil {
 		p.rng = rand.NewChaCha8(*cfg.Seed)
@@ -347,8 +349,8 @@ func (p *Port) Deadline() (time.Time, bool) {
 // which is 1; 0 is none.
 func (p *Port) Due() int64 {
 	t := p.neighbors.due
-	if len(p.heap) != 0 && (t == 0 || p.heap[0].due < t) {
-		t = p.heap[0].due
+	if d := p.waiting.Due(0); d != 0 && (t == 0 || d < t) {
+		t = d
 	}
 	if d, ok := p.gsi.m.Deadline(); ok {
 		if d := max(p.now+int64(d.Sub(p.clock.Time(p.now))), 1); t == 0 || d < t {
@@ -364,8 +366,8 @@ func (p *Port) Due() int64 {
 // Tick lets time pass. After it, Deadline is later than now.
 func (p *Port) Tick(now time.Time) {
 	t := p.at(now)
-	for len(p.heap) != 0 && p.heap[0].due <= t {
-		q := p.heap[0]
+	for p.waiting.Due(t+1) <= t {
+		_, _, q := p.waiting.First()
 		if d := q.m.Due(); d != 0 && d <= t {
 			before := q.m.Counters().LocalAckTimeoutErr
 			p.tick(now, q)

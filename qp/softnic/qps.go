@@ -92,12 +92,8 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	q.recvNode.recv = true
 	q.rate = p.cc.newLimiter(&c)
 	p.qps[p.place(qpn)] = q
-	if p.live++; p.live > cap(p.heap) {
-		// Room for all, so that no call on the packet path makes any.
-		heap := make([]*QP, len(p.heap), max(16, 2*cap(p.heap)))
-		copy(heap, p.heap)
-		p.heap = heap
-	}
+	p.live++
+	p.waiting.Grow(p.live) // so that no call on the packet path makes room
 	return q, nil
 }
 
@@ -152,7 +148,9 @@ func (q *QP) Destroy() {
 	}
 	p.qps[p.place(q.Num())] = nil
 	p.live--
-	p.heapRemove(q)
+	if q.heapAt >= 0 {
+		p.waiting.Remove(int(q.heapAt))
+	}
 	q.sendCQ.drop(&q.sendNode)
 	q.recvCQ.drop(&q.recvNode)
 	p.detach(q, netip.Addr{})

@@ -195,78 +195,12 @@ func (p *Port) reschedule(q *QP) {
 	}
 	q.due = due
 	switch {
-	case due == 0:
-		p.heapRemove(q)
 	case q.heapAt < 0:
-		p.heap = append(p.heap, q)
-		q.heapAt = int32(len(p.heap) - 1)
-		p.heapUp(int(q.heapAt))
+		p.waiting.Push(due, uint64(q.Num()), q)
+	case due == 0:
+		p.waiting.Remove(int(q.heapAt))
 	default:
-		if !p.heapUp(int(q.heapAt)) {
-			p.heapDown(int(q.heapAt))
-		}
-	}
-}
-
-// The heap is four-way: fewer levels to move through.
-const heapWays = 4
-
-func (p *Port) heapSet(i int, q *QP) {
-	p.heap[i] = q
-	q.heapAt = int32(i)
-}
-
-func (p *Port) heapUp(i int) (moved bool) {
-	q := p.heap[i]
-	for i > 0 {
-		up := (i - 1) / heapWays
-		if p.heap[up].due <= q.due {
-			break
-		}
-		p.heapSet(i, p.heap[up])
-		i, moved = up, true
-	}
-	p.heapSet(i, q)
-	return moved
-}
-
-func (p *Port) heapDown(i int) {
-	q := p.heap[i]
-	for {
-		first := i*heapWays + 1
-		if first >= len(p.heap) {
-			break
-		}
-		least := first
-		for c := first + 1; c < min(first+heapWays, len(p.heap)); c++ {
-			if p.heap[c].due < p.heap[least].due {
-				least = c
-			}
-		}
-		if p.heap[least].due >= q.due {
-			break
-		}
-		p.heapSet(i, p.heap[least])
-		i = least
-	}
-	p.heapSet(i, q)
-}
-
-func (p *Port) heapRemove(q *QP) {
-	i := int(q.heapAt)
-	if i < 0 {
-		return
-	}
-	last := len(p.heap) - 1
-	moved := p.heap[last]
-	p.heap[last] = nil
-	p.heap = p.heap[:last]
-	q.heapAt = -1
-	if moved != q {
-		p.heapSet(i, moved)
-		if !p.heapUp(i) {
-			p.heapDown(i)
-		}
+		p.waiting.Set(int(q.heapAt), due)
 	}
 }
 
