@@ -65,6 +65,7 @@ type episode struct {
 	active bool
 	next   uint64
 	at     int64 // its newest packet
+	frame  uint64
 	far    refusal
 }
 

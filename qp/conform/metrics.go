@@ -19,6 +19,7 @@ type Counters struct {
 	Bytes         uint64 // their lengths on the wire, without FCS
 	DataFrames    uint64 // data_frames
 	Retransmitted uint64 // data_frames_retransmitted: PSN not above the highest seen; copies and late packets not counted
+	RepliedAgain  uint64 // of Retransmitted, READ responses and atomic acknowledgements; the rest are requests
 	SequenceError uint64 // frame_sequence_error: jumps of the PSN in requests or READ responses
 	Duplicates    uint64 // copies that the network made
 	OutOfOrder    uint64 // late packets
@@ -72,6 +73,7 @@ func (c *Counters) Add(d *Counters) {
 	c.Bytes += d.Bytes
 	c.DataFrames += d.DataFrames
 	c.Retransmitted += d.Retransmitted
+	c.RepliedAgain += d.RepliedAgain
 	c.SequenceError += d.SequenceError
 	c.Duplicates += d.Duplicates
 	c.OutOfOrder += d.OutOfOrder

@@ -51,7 +51,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 	going := x.back.active && u == x.back.next
 	cause := w.why(s, x, u, e, d)
 	switch {
-	case e != nil && w.isRepeat(x, u, cause, going):
+	case e != nil && w.isRepeat(x, u, cause, going || w.goesOnBehind(s, x, u)):
 		x.signs.copies++
 		x.signs.disturbed = w.now
 		x.nak.copy(u, w.now)
@@ -80,8 +80,8 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 	x.owed++
 	x.signs.disturbed = w.now
 	w.undo(s, x, u)
-	newer := x.back.active && (cause == CauseNAK && x.nak.open.valid && x.nak.open.t >= x.back.at && u == x.nak.open.psn ||
-		cause == CauseImplied && x.implied.valid && x.implied.t >= x.back.at && u == x.implied.psn)
+	newer := x.back.active && (cause == CauseNAK && x.nak.open.valid && x.nak.open.frame > x.back.frame && u == x.nak.open.psn ||
+		cause == CauseImplied && x.implied.valid && x.implied.frame > x.back.frame && u == x.implied.psn)
 	switch {
 	case going && !newer:
 		if x.back.far.valid && x.nak.open.valid && u == x.nak.open.psn {
@@ -99,7 +99,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 	default:
 		w.goBack(s, x, e, d, u, cause)
 	}
-	x.back.active, x.back.next, x.back.at = true, u+1, w.now
+	x.back.active, x.back.next, x.back.at, x.back.frame = true, u+1, w.now, w.frames
 	if d != nil {
 		x.back.next = d.end
 	}
@@ -153,6 +153,14 @@ func (w *Watcher) isRepeat(x *exchange, u uint64, cause Cause, going bool) bool 
 	return x.heardAt <= x.last.at // no response has come since
 }
 
+// goesOnBehind reports whether PSN u goes on with the retransmission under way, of
+// which the packets before it were lost. What is captured twice comes again at a
+// distance of its own, retransmission or not.
+func (w *Watcher) goesOnBehind(s *stream, x *exchange, u uint64) bool {
+	g := &s.place.gap
+	return x.back.active && u > x.back.next && u < x.back.next+64 && w.quick(x.back.at) && !(g.hits > 0 && g.near(w.repeat))
+}
+
 // firstSight enters a request that was not seen when it was sent first.
 func (w *Watcher) firstSight(s *stream, x *exchange, u uint64, payload int) {
 	p := &w.f.Packet
@@ -202,7 +210,7 @@ func (w *Watcher) resolve(s *stream, x *exchange, u uint64) {
 	if u > o.psn && u < x.next || after >= x.next || !w.quick(o.t) {
 		x.causes(s, CauseNAK)
 		w.reportAt(s, ResentNAK, uint64(max(0, o.t-x.nak.open.t)), 0, x.nak.last.frame, o.frame, o.t, psn.Wrap(o.psn))
-		x.back.active, x.back.next, x.back.at = true, after, o.t
+		x.back.active, x.back.next, x.back.at, x.back.frame = true, after, o.t, o.frame
 		x.nak.resent = true
 		x.nak.old, x.nak.open.valid = x.nak.open, false
 		return

@@ -245,6 +245,11 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 		}
 		w.messageNumber(s, x, u, x.readsAfter(u))
 	}
+	if d := x.read(u); d != nil && !d.is(isDoneR) && !d.vague() && d.whole < d.end {
+		// It is no response to a READ, but says that those before it were sent
+		// (RQ-20, RQ-24).
+		x.implied = refusal{valid: true, psn: d.whole, t: w.now, frame: w.frames}
+	}
 	w.allow(s, x, u)
 	switch {
 	case fresh || u >= x.acked:

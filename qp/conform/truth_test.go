@@ -240,7 +240,7 @@ func merge(a, b []rec, skew time.Duration) []rec {
 }
 
 func tallyOf(c *conform.Counters) tally {
-	return tally{c.PacketSeqErr, c.ImpliedNakSeqErr, c.RNRNakRetry, c.LocalAckTimeoutErr, c.UnknownCause, c.Retransmitted}
+	return tally{c.PacketSeqErr, c.ImpliedNakSeqErr, c.RNRNakRetry, c.LocalAckTimeoutErr, c.UnknownCause, c.Retransmitted - c.RepliedAgain}
 }
 
 // TestTruth holds what the watcher reconstructs against what the machines counted:
