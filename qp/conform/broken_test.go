@@ -415,6 +415,26 @@ var brokenPorts = []broken{
 			return one(f)
 		}
 	}},
+	{name: "accepts what it has refused", end: 1, want: conform.NakThenAcked, make: func(w *wire) {
+		n := 0
+		w.out[1] = func(f ff) []ff {
+			if isKind(aeth.Ack)(f) {
+				if n++; n%5 == 0 {
+					g := clone(f)
+					g.Packet.AETH.Syndrome = aeth.NakSyndrome(0)
+					g.Packet.AETH.MSN--
+					return []ff{g, f}
+				}
+			}
+			return one(f)
+		}
+		w.in[0] = func(f ff) []ff {
+			if isSeqNak(f) {
+				return nil
+			}
+			return one(f)
+		}
+	}},
 	{name: "NAKs without a gap", end: 1, want: conform.NakNothingLost, make: func(w *wire) {
 		n := 0
 		w.out[1] = func(f ff) []ff {

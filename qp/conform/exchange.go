@@ -63,6 +63,8 @@ type lastRequest struct {
 // another.
 type episode struct {
 	active bool
+	from   uint64 // where it began
+	began  int64
 	next   uint64
 	at     int64 // its newest packet
 	frame  uint64
@@ -79,10 +81,11 @@ type refusal struct {
 
 // naks are the sequence errors.
 type naks struct {
-	open refusal // awaits retransmission
-	old  refusal // one before that the requester may not have reacted to yet
-	n    int     // since all was sent again
-	seen bool    // what the newest refused had been captured
+	open refusal    // awaits retransmission
+	old  refusal    // one before that the requester may not have reacted to yet
+	n    int        // since all was sent again
+	way  [4]refusal // the newest, each of which may be on its way to the requester still
+	seen bool       // what the newest refused had been captured
 
 	last    refusal // the newest, answered or not
 	resent  bool    // its PSN was sent since

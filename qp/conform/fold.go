@@ -22,15 +22,60 @@ type sighting struct {
 	at    int64
 	place uint32
 	flow  int32
+	frame uint32 // the low bits of its number
 	hops  uint8
 	away  bool // not seen yet at the place where the flow is judged
+	twice bool // the copy at the distance of spacing came
 }
 
-// sightings are kept in sets of four, of which the oldest makes room.
+// sightings are kept in sets of four, of which the oldest makes room. Where copies
+// come so late that few would still be there, the table grows.
 const (
-	sightings = 1 << 13
-	setSize   = 4
+	sightings    = 1 << 14
+	maxSightings = 1 << 17
+	setSize      = 4
 )
+
+type sightingSet [setSize]sighting
+
+// sightingsOf returns the set where sum is, if it is known.
+func (w *Watcher) sightingsOf(sum uint64) *sightingSet {
+	return &w.sighted[sum>>8&uint64(len(w.sighted)-1)]
+}
+
+// oldest returns the place for a new sighting.
+func (set *sightingSet) oldest() *sighting {
+	e := &set[0]
+	for i := range set {
+		if set[i].at < e.at {
+			e = &set[i]
+		}
+	}
+	return e
+}
+
+// lateCopy notes a copy that came so many frames after what it is a copy of.
+func (w *Watcher) lateCopy(frames uint32) {
+	if int(frames) >= len(w.sighted) {
+		w.growSighted()
+	}
+}
+
+func (w *Watcher) growSighted() {
+	n := len(w.sighted)
+	if n == maxSightings/setSize {
+		return
+	}
+	old := w.sighted
+	w.sighted = make([]sightingSet, 2*n)
+	for i := range old {
+		for _, e := range old[i] {
+			if e.sum != 0 {
+				*w.sightingsOf(e.sum).oldest() = e
+			}
+		}
+	}
+}
 
 // maxFold is how long a packet may take from one place to another. Captures of
 // more than that at once are beyond the table anyway.
@@ -97,12 +142,13 @@ type place struct {
 // may be at a fixed distance too, but few packets have one.
 type spacing struct {
 	d     int64
+	grain int64  // 1000 where times are in microseconds, 0 where they are finer
 	hits  uint16 // copies at about that distance
 	fresh uint16 // packets since
 }
 
 func (g *spacing) near(d int64) bool {
-	tol := g.d/4 + 1000
+	tol := g.d/4 + 50 + g.grain
 	return d-g.d <= tol && g.d-d <= tol
 }
 
@@ -128,6 +174,13 @@ func (g *spacing) pass() {
 
 func (g *spacing) firm() bool { return g.hits >= 6 && 2*g.hits >= g.fresh }
 
+// spaced reports whether the packet at hand, of flow s, comes as long after the same
+// as copies do that were captured twice.
+func (w *Watcher) spaced(s *stream) bool {
+	g := &s.place.gap
+	return w.repeat >= 0 && g.hits > 0 && g.near(w.repeat)
+}
+
 // twice reports whether what the packet at hand, of flow s, may be a copy of was
 // captured twice as the requests of the other direction were, one like the other,
 // and not answered twice.
@@ -152,7 +205,8 @@ func (w *Watcher) fold(s *stream) *stream {
 	f := &w.f
 	p := &s.place
 	sum, here := w.identity(), w.placeOf()
-	set := (*[setSize]sighting)(w.sighted[sum>>8%(sightings/setSize)*setSize:])
+	w.beside = p.known && here != p.id
+	set := w.sightingsOf(sum)
 	e := &set[0]
 	for i := range set {
 		c := &set[i]
@@ -167,6 +221,10 @@ func (w *Watcher) fold(s *stream) *stream {
 	known := e.sum == sum && w.now-e.at < maxFold && w.now-e.at > -maxFold
 	if !p.known {
 		p.known, p.id, p.hops = true, here, f.HopLimit
+		p.gap.grain = 1000
+	}
+	if w.now%1000 != 0 {
+		p.gap.grain = 0
 	}
 	if known && e.flow != s.id {
 		// The same in another VLAN or tunnel: a router took it there, or one of
@@ -179,6 +237,7 @@ func (w *Watcher) fold(s *stream) *stream {
 		known = false
 	}
 	if known && (here != p.id || e.away) {
+		defer w.lateCopy(uint32(w.frames) - e.frame)
 		// Two places. The one nearest to the sender is where it is judged.
 		if here == p.id {
 			e.away = false
@@ -198,7 +257,8 @@ func (w *Watcher) fold(s *stream) *stream {
 	w.told = false
 	if known {
 		w.repeat = max(0, w.now-e.at)
-		if p.gap.firm() && p.gap.near(w.repeat) {
+		if p.gap.firm() && p.gap.near(w.repeat) && !e.twice {
+			e.twice = true // one more is a retransmission
 			return s
 		}
 	}
@@ -213,6 +273,11 @@ func (w *Watcher) fold(s *stream) *stream {
 			p.lastID = f.ID
 		}
 		if here != p.id {
+			if e.sum != 0 && w.now-e.at < maxFold {
+				// What makes room is young: this may be a copy of what had to go.
+				w.growSighted()
+				e = w.sightingsOf(sum).oldest()
+			}
 			if p.away++; p.away > 16 {
 				p.id, p.hops, p.away = here, f.HopLimit, 0
 			}
@@ -221,7 +286,7 @@ func (w *Watcher) fold(s *stream) *stream {
 		}
 	}
 	p.gap.pass()
-	*e = sighting{sum: sum, at: w.now, place: here, flow: s.id, hops: f.HopLimit, away: here != p.id}
+	*e = sighting{sum: sum, at: w.now, place: here, flow: s.id, frame: uint32(w.frames), hops: f.HopLimit, away: here != p.id}
 	return nil
 }
 
@@ -229,7 +294,7 @@ func (w *Watcher) fold(s *stream) *stream {
 func (w *Watcher) copied(s *stream) {
 	s.Duplicates++
 	w.seen.Class = ClassCopy
-	if s.req != nil && w.f.Packet.Opcode.Class() == bth.Request {
+	if s.req != nil && w.f.Packet.Opcode.Class() == bth.Request && !w.beside {
 		s.req.owed++
 		if answered(w.f.Packet.Opcode) {
 			if d := s.req.read(psn.Unwrap(s.req.next, w.f.Packet.PSN)); d != nil {

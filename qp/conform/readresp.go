@@ -137,6 +137,7 @@ func (w *Watcher) respond(s *stream, x *exchange, d *read, u uint64) {
 	d.pos = u + 1
 	d.lastT = w.now
 	if x.acked < d.start {
+		d.flags |= isEarly
 		return // an earlier one is missing
 	}
 	x.acked = max(x.acked, min(d.whole, d.end))

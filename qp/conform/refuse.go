@@ -125,6 +125,8 @@ func (w *Watcher) nak(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 	}
 	r := refusal{valid: true, psn: u, t: w.now, frame: w.frames}
 	x.nak.last, x.nak.resent, x.nak.refused = r, false, false
+	copy(x.nak.way[1:], x.nak.way[:])
+	x.nak.way[0] = r
 	if e := x.log.at(u); e != nil && e.first != e.last {
 		x.nak.resent = true // one of the sendings may have been on its way when the NAK was sent
 	}

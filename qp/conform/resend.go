@@ -51,7 +51,14 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 	going := x.back.active && u == x.back.next
 	cause := w.why(s, x, u, e, d)
 	switch {
-	case e != nil && w.isRepeat(x, u, cause, going || w.goesOnBehind(s, x, u)):
+	case e != nil && w.overtaken(x, u, e, cause):
+		w.late(s, x, u, payload, false)
+		w.seen.Class, w.seen.Good = ClassResent, 0
+		s.GoodBytes -= uint64(payload)
+		s.Retransmitted++
+		w.sentAgain(s, x, u, e, d)
+		return
+	case e != nil && w.isRepeat(s, x, u, cause, going || w.goesOnBehind(s, x, u)):
 		x.signs.copies++
 		x.signs.disturbed = w.now
 		x.nak.copy(u, w.now)
@@ -98,6 +105,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 		x.passRNR(u)
 	default:
 		w.goBack(s, x, e, d, u, cause)
+		x.back.from, x.back.began = u, w.now
 	}
 	x.back.active, x.back.next, x.back.at, x.back.frame = true, u+1, w.now, w.frames
 	if d != nil {
@@ -110,18 +118,46 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 			return
 		}
 	} else {
-		w.same(s, e, d)
-		e.last = w.now
-		if e.sends < 255 {
-			e.sends++
-		}
-		if p.AckReq {
-			e.flags |= asked
-		}
+		w.sentAgain(s, x, u, e, d)
+		return
 	}
 	if answered(p.Opcode) {
 		w.askAgain(s, x, u)
 	}
+}
+
+// sentAgain notes that e, which has PSN u, was sent again.
+func (w *Watcher) sentAgain(s *stream, x *exchange, u uint64, e *entry, d *read) {
+	p := &w.f.Packet
+	w.same(s, e, d)
+	e.last = w.now
+	if e.sends < 255 {
+		e.sends++
+	}
+	if p.AckReq {
+		e.flags |= asked
+	}
+	if answered(p.Opcode) {
+		w.askAgain(s, x, u)
+	}
+}
+
+// overtaken reports whether PSN u, which e has, belongs to the retransmission under
+// way, was missing there, and comes now: the network has reordered it.
+func (w *Watcher) overtaken(x *exchange, u uint64, e *entry, cause Cause) bool {
+	b := &x.back
+	if !b.active || u < b.from || u >= b.next || e.last >= b.began || !w.quick(b.at) || e.flags&isTail != 0 {
+		return false
+	}
+	switch cause {
+	case CauseNAK:
+		return u != x.nak.open.psn && x.nak.onWay(u) == nil
+	case CauseImplied:
+		return u != x.implied.psn
+	case CauseUnknown:
+		return true
+	}
+	return false
 }
 
 // passRNR notes that the PSN that an RNR NAK refused was sent again.
@@ -134,12 +170,24 @@ func (x *exchange) passRNR(u uint64) {
 // isRepeat reports whether the packet at hand, the same in every bit as one that
 // was seen at this place, is a copy of that: nothing makes its requester send it
 // again, or it follows on itself although something else is due.
-func (w *Watcher) isRepeat(x *exchange, u uint64, cause Cause, going bool) bool {
-	if w.repeat < 0 {
+func (w *Watcher) isRepeat(s *stream, x *exchange, u uint64, cause Cause, going bool) bool {
+	switch {
+	case w.repeat < 0:
 		return false
-	}
-	if cause == CauseUnknown {
+	case cause == CauseUnknown:
 		return !going
+	case w.spaced(s) && !going:
+		// It comes as copies do, and does not begin where a retransmission would.
+		switch cause {
+		case CauseNAK:
+			if u != x.nak.open.psn {
+				return true
+			}
+		case CauseImplied:
+			if u != x.implied.psn {
+				return true
+			}
+		}
 	}
 	if u != x.last.psn || cause == CauseTimer {
 		return false
@@ -157,8 +205,7 @@ func (w *Watcher) isRepeat(x *exchange, u uint64, cause Cause, going bool) bool 
 // which the packets before it were lost. What is captured twice comes again at a
 // distance of its own, retransmission or not.
 func (w *Watcher) goesOnBehind(s *stream, x *exchange, u uint64) bool {
-	g := &s.place.gap
-	return x.back.active && u > x.back.next && u < x.back.next+64 && w.quick(x.back.at) && !(g.hits > 0 && g.near(w.repeat))
+	return x.back.active && u > x.back.next && u < x.back.next+64 && w.quick(x.back.at) && !w.spaced(s)
 }
 
 // firstSight enters a request that was not seen when it was sent first.
@@ -258,6 +305,8 @@ func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) Cause
 	after := func(t int64) bool { return e == nil && d == nil && x.last.gap > t }
 	if x.nak.open.valid && w.quick(x.nak.open.t) {
 		switch {
+		case x.implied.valid && u == x.implied.psn && x.implied.frame > x.nak.open.frame && u != x.nak.open.psn:
+			return CauseImplied
 		case u > x.nak.open.psn && after(x.nak.open.t):
 		case u >= x.nak.open.psn:
 			return CauseNAK
@@ -265,7 +314,13 @@ func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) Cause
 			return CauseImplied
 		}
 	}
+	if x.implied.valid && u == x.implied.psn && w.quick(x.implied.t) && x.implied.frame > x.nak.old.frame {
+		return CauseImplied
+	}
 	if x.nak.old.valid && u >= x.nak.old.psn && w.quick(x.nak.old.t) && !after(x.nak.old.t) && !(x.back.active && x.back.at > x.nak.old.t) {
+		return CauseNAK
+	}
+	if n := x.nak.onWay(u); n != nil && w.quick(n.t) && !after(n.t) && !(x.back.active && u == x.back.next) && !w.spaced(s) {
 		return CauseNAK
 	}
 	if x.implied.valid && u >= x.implied.psn && w.quick(x.implied.t) {
@@ -283,6 +338,26 @@ func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) Cause
 		return CauseTimer
 	}
 	return CauseUnknown
+}
+
+// onWay returns the NAK for PSN u that the requester has not reacted to yet, or nil.
+func (k *naks) onWay(u uint64) *refusal {
+	for i := range k.way {
+		if n := &k.way[i]; n.valid && n.psn == u {
+			return n
+		}
+	}
+	return nil
+}
+
+// heed takes it that a requester which goes back to PSN u has got the NAKs for those
+// up to it.
+func (k *naks) heed(u uint64) {
+	for i := range k.way {
+		if k.way[i].psn <= u {
+			k.way[i].valid = false
+		}
+	}
 }
 
 // causes counts a retransmission by what caused it.
@@ -329,6 +404,10 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 		if !n.valid || u < n.psn {
 			n = &x.nak.old
 		}
+		if r := x.nak.onWay(u); r != nil && (!n.valid || u < n.psn) {
+			n = r
+		}
+		x.nak.heed(u)
 		w.report(s, ResentNAK, uint64(max(0, w.now-n.t)), 0, n.frame)
 		if n == &x.nak.open {
 			x.nak.old = *n // it may have been a late packet

@@ -245,10 +245,13 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 		}
 		w.messageNumber(s, x, u, x.readsAfter(u))
 	}
-	if d := x.read(u); d != nil && !d.is(isDoneR) && !d.vague() && d.whole < d.end {
-		// It is no response to a READ, but says that those before it were sent
-		// (RQ-20, RQ-24).
-		x.implied = refusal{valid: true, psn: d.whole, t: w.now, frame: w.frames}
+	if d := x.read(u); d != nil && !d.vague() && (d.whole < d.end && !d.is(isDoneR) || d.is(isEarly)) {
+		// It is no response to a READ, but says that there was one (RQ-20, RQ-24).
+		from := d.whole
+		if d.is(isEarly) {
+			from = d.start
+		}
+		x.implied = refusal{valid: true, psn: from, t: w.now, frame: w.frames}
 	}
 	w.allow(s, x, u)
 	switch {
@@ -284,7 +287,8 @@ func (w *Watcher) hear(x *exchange, u uint64) {
 func (w *Watcher) accepted(s *stream, x *exchange, u uint64) {
 	n := &x.nak
 	if n.last.valid && u > n.last.psn && !n.resent && !n.refused && n.last.psn >= x.first && u < x.next {
-		w.doubt(s, x, NakThenAcked, uint64(psn.Wrap(n.last.psn)), 0, n.last.frame)
+		// One that was seen may have come late, behind the tap, after it was refused.
+		w.doubtful(s, x, NakThenAcked, uint64(psn.Wrap(n.last.psn)), 0, n.last.frame, n.seen)
 		n.resent = true
 	}
 	if n.last.valid && u >= n.last.psn {

@@ -2,26 +2,29 @@ package conform_test
 
 import (
 	"bytes"
-	"cmp"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/conform"
 	"github.com/roce-go/roce/qp/simnet"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// truthRuns is how many simulated networks TestTruth looks at; each gives four
+// truthRuns is how many simulated networks TestTruth looks at; each gives six
 // captures.
 //
 //	go test ./qp/conform -run TestTruth -truth 2500
@@ -56,12 +59,40 @@ func (t tally) apart(o tally) (d uint64) {
 type world struct {
 	seed     uint64
 	what     string
-	taps     map[string][]rec // requester a, responder b (and the other way round), middle
-	truth    tally            // of both hosts
-	own      [2]tally         // of each
+	taps     map[string]tap
+	truth    tally    // of both hosts
+	own      [2]tally // of each
 	messages uint64
 	times    []time.Duration // completion times of signalled work, as the requester had them
 	hasFault bool
+	mirrored bool // taps["again"] is by mirror ports
+}
+
+// tap is a capture, and where each of its frames comes from.
+type tap struct {
+	recs []rec
+	from []int // nil: one interface
+}
+
+func (p tap) watch(tb testing.TB, closed func(*conform.Flow)) (*conform.Watcher, []conform.Finding) {
+	w, err := conform.New(conform.Config{Closed: closed})
+	require.NoError(tb, err)
+	var all []conform.Finding
+	var f conform.Finding
+	for i, r := range p.recs {
+		if p.from != nil {
+			w.SetSource(p.from[i])
+		}
+		w.HandleFrame(r.ts, frame.Ethernet, r.data, r.wire)
+		for w.NextFinding(&f) {
+			all = append(all, f)
+		}
+	}
+	w.Finish()
+	for w.NextFinding(&f) {
+		all = append(all, f)
+	}
+	return w, all
 }
 
 // build makes the world of a seed.
@@ -99,29 +130,32 @@ func buildWorld(tb testing.TB, seed uint64) *world {
 		l.AB().SetFaults(f)
 		l.BA().SetFaults(f)
 	}
-	w := &world{seed: seed, taps: map[string][]rec{}, hasFault: kind != 0 && kind != 7}
+	w := &world{seed: seed, taps: map[string]tap{}, hasFault: kind != 0 && kind != 7}
 	w.what = fmt.Sprintf("seed %d kind %d p %v delay %v", seed, kind, p, delay)
 	mtu := []int{256, 1024, 4096}[pick(3)]
 	qps := 1 + pick(3)
 	var conns [][2]*softnic.QP
+	var calls []call
 	credits := pick(2) == 0
 	for range qps {
 		first := [2]psn.PSN{psn.PSN(rng.Uint32() & psn.Mask), psn.PSN(rng.Uint32() & psn.Mask)}
 		if pick(3) == 0 {
 			first[0] = psn.PSN(psn.Mask - uint32(pick(40)))
 		}
-		qa, qb, err := n.ConnectQPs(ha, hb, simnet.ConnConfig{MTU: mtu, RetryForever: true, RdAtomic: 1 + pick(4),
+		depth := 1 + pick(4)
+		qa, qb, err := n.ConnectQPs(ha, hb, simnet.ConnConfig{MTU: mtu, RetryForever: true, RdAtomic: depth,
 			QP: func(_ int, c *softnic.QPConfig) { c.NoCredits = !credits },
 			Attr: func(i int, a *qp.Attr) {
 				a.SQPSN, a.RQPSN = first[i], first[1-i]
 			}})
 		require.NoError(tb, err)
 		conns = append(conns, [2]*softnic.QP{qa, qb})
+		calls = append(calls, call{[2]uint32{qa.Num(), qb.Num()}, first, mtu, uint8(depth)})
 	}
-	var ca, cb, cm bytes.Buffer
+	var ca, cb, cmid bytes.Buffer
 	ha.Capture(&ca)
 	hb.Capture(&cb)
-	lb.AB().Capture(&cm)
+	lb.AB().Capture(&cmid)
 	size := []int{64, 1025, 5000, 9000}[pick(4)]
 	type side struct {
 		h         *simnet.Host
@@ -207,9 +241,80 @@ func buildWorld(tb testing.TB, seed uint64) *world {
 			w.own[i].add(t)
 		}
 	}
-	w.taps["a"], w.taps["b"], w.taps["middle"] = records(tb, ca.Bytes()), records(tb, cb.Bytes()), records(tb, cm.Bytes())
-	w.taps["merged"] = merge(w.taps["a"], w.taps["b"], 0)
+	a, b, middle := records(tb, ca.Bytes()), records(tb, cb.Bytes()), records(tb, cmid.Bytes())
+	if seed%2 == 1 {
+		setup := managed(calls, a, b)
+		a, b, middle = slices.Concat(setup, a), slices.Concat(setup, b), slices.Concat(setup, middle)
+	}
+	w.taps["a"], w.taps["b"], w.taps["middle"] = tap{recs: a}, tap{recs: b}, tap{recs: middle}
+	w.taps["merged"] = tap{recs: merge(a, b, 0)}
+	w.taps["interfaces"] = interfaces(a, b)
+	// The first tap through a tunnel, or by two mirror ports.
+	names := slices.Sorted(mapKeys(tunnelWays))
+	if i := int(seed) % (len(names) + 3); i < len(names) {
+		w.taps["again"] = tap{recs: eachFrame(tunnelWays[names[i]])(a)}
+	} else {
+		w.mirrored = true
+		w.taps["again"] = tap{recs: mirrored([]time.Duration{500, 20 * us, 300 * us}[i-len(names)], true)(a)}
+	}
 	return w
+}
+
+// call is a connection as connection management makes it: host 0 calls.
+type call struct {
+	qps   [2]uint32
+	first [2]psn.PSN // of each one's requests
+	mtu   int
+	depth uint8
+}
+
+// managed returns the REQ and REP of the calls, a millisecond before the frames of a
+// and b.
+func managed(calls []call, a, b []rec) []rec {
+	var from [2]frame.Frame // of the right addresses
+	for _, r := range slices.Concat(a, b) {
+		var f frame.Frame
+		if f.Decode(frame.Ethernet, r.data) == nil && f.Src.Is4() {
+			from[f.Src.As4()[3]-1] = f
+		}
+	}
+	if from[0].Src == from[1].Src || !from[0].Src.IsValid() || !from[1].Src.IsValid() || len(a) == 0 {
+		return nil
+	}
+	var out []rec
+	put := func(side int, m *cm.Message) {
+		f := from[side]
+		f.Packet = bth.Packet{Header: bth.Header{Opcode: bth.UDSendOnly, PKey: 0xffff, DestQP: 1, M: true}}
+		f.Packet.DETH = bth.DETH{QKey: 0x80010000, SrcQP: 1}
+		f.Packet.SetPayload(m.AppendTo(nil))
+		d := f.AppendTo(nil)
+		out = append(out, rec{a[0].ts.Add(-ms + time.Duration(len(out))*us), d, len(d)})
+	}
+	for i, c := range calls {
+		mtus := map[int]cm.MTU{256: cm.MTU256, 1024: cm.MTU1024, 4096: cm.MTU4096}
+		var m cm.Message
+		m.Header = cm.Header{BaseVersion: 1, MgmtClass: cm.ClassCM, ClassVersion: 2, Method: cm.MethodSend, AttributeID: cm.AttrREQ}
+		m.REQ.LocalCommID, m.REQ.LocalQPN, m.REQ.StartingPSN = uint32(100+i), c.qps[0], uint32(c.first[1])
+		m.REQ.PathPacketPayloadMTU, m.REQ.InitiatorDepth, m.REQ.ResponderResources = mtus[c.mtu], c.depth, c.depth
+		put(0, &m)
+		m.Header.AttributeID = cm.AttrREP
+		m.REP.LocalCommID, m.REP.RemoteCommID, m.REP.LocalQPN, m.REP.StartingPSN = uint32(200+i), uint32(100+i), c.qps[1], uint32(c.first[0])
+		m.REP.InitiatorDepth, m.REP.ResponderResources = c.depth, c.depth
+		put(1, &m)
+	}
+	return out
+}
+
+// interfaces is what one program captures at two places at once, and tells apart.
+func interfaces(a, b []rec) (p tap) {
+	for len(a)+len(b) > 0 {
+		if len(b) == 0 || len(a) > 0 && !b[0].ts.Before(a[0].ts) {
+			p.recs, p.from, a = append(p.recs, a[0]), append(p.from, 1), a[1:]
+		} else {
+			p.recs, p.from, b = append(p.recs, b[0]), append(p.from, 2), b[1:]
+		}
+	}
+	return p
 }
 
 func records(tb testing.TB, b []byte) []rec {
@@ -244,7 +349,16 @@ func tallyOf(c *conform.Counters) tally {
 }
 
 // TestTruth holds what the watcher reconstructs against what the machines counted:
-// no breach, the causes of retransmissions, and completion times.
+// no breach, and the causes of retransmissions.
+//
+// Where the requester is, the tap sees all that makes it go back. Elsewhere some of
+// that cannot be known: of what was lost before the tap and sent again by the timer
+// nothing was seen before. There the count lies between what a tap could see (see
+// hidden) and what happened. Two things are not as good as that yet: in the middle,
+// where the network reorders 3 % of the packets by a third of the round trip, late
+// packets of one retransmission are taken for copies; and at two interfaces one implied
+// NAK of forty is missed. Two taps merged into one capture, without IPv4
+// identifications, leave more open, so that only breaches are checked there.
 func TestTruth(t *testing.T) {
 	runs := *truthRuns
 	if runs == 0 {
@@ -253,75 +367,169 @@ func TestTruth(t *testing.T) {
 			runs = 8
 		}
 	}
-	sums := map[string]*[2]tally{}
-	far := map[string]int{}
-	var near [2]tally
+	var near, among, merged, far, mirrors [2]tally // got, want
+	var unseen tally
 	nearFar := 0
-	breachesBy := map[string]int{}
+	breaches := map[string]int{}
 	for seed := range uint64(runs) {
 		w := buildWorld(t, seed)
-		for _, tap := range []string{"a", "b", "middle", "merged"} {
-			var bySide [2]tally // of the requests that each host sent
-			cw, all := watch(t, conform.Config{Closed: func(f *conform.Flow) {
-				bySide[int(f.Src.As4()[3])-1].add(tallyOf(f.Counters))
-			}}, w.taps[tap])
-			total := cw.Total()
-			got := tallyOf(&total)
-			if tap == "a" || tap == "b" {
-				// Where the requester is, the tap sees all that makes it go back.
-				i := int(tap[0] - 'a')
-				near[0].add(bySide[i])
-				near[1].add(w.own[i])
-				if d := bySide[i].apart(w.own[i]); d > 1 {
-					if nearFar++; nearFar <= 12 {
-						t.Logf("%s host %s: got %+v want %+v", w.what, tap, bySide[i], w.own[i])
-					}
-				}
-			}
-			if sums[tap] == nil {
-				sums[tap] = new([2]tally)
-			}
-			sums[tap][0].add(got)
-			sums[tap][1].add(w.truth)
+		watch := func(name string) (by [2]tally, total conform.Counters, all []conform.Finding) {
+			cw, all := w.taps[name].watch(t, func(f *conform.Flow) { by[f.Src.As4()[3]-1].add(tallyOf(f.Counters)) })
 			for _, f := range all {
 				if f.Severity != conform.Breach || f.Rule() == conform.RuleICRC {
 					continue
 				}
-				breachesBy[f.Check.String()]++
-				if breachesBy[f.Check.String()] <= 3 {
-					t.Errorf("%s tap %s: frame %d qp %#x: %s %s: %s", w.what, tap, f.Frame, f.QP, f.Rule(), f.Check, f.String())
+				if breaches[f.Check.String()]++; breaches[f.Check.String()] <= 3 {
+					t.Errorf("%s tap %s: frame %d qp %#x: %s %s: %s", w.what, name, f.Frame, f.QP, f.Rule(), f.Check, f.String())
 				}
 			}
-			off := func(a, b uint64) bool { return b < 20 && max(a, b)-min(a, b) > 1 }
-			tr := w.truth
-			if off(got.Nak, tr.Nak) || off(got.Implied, tr.Implied) || off(got.RNR, tr.RNR) || off(got.Timer, tr.Timer) {
-				far[tap]++
-				if far[tap] <= 4 {
-					t.Logf("%s tap %s: got %+v want %+v", w.what, tap, got, tr)
+			return by, cw.Total(), all
+		}
+		var backs []conform.Finding
+		for i, name := range []string{"a", "b"} {
+			by, total, all := watch(name)
+			near[0].add(by[i])
+			near[1].add(w.own[i])
+			if d := by[i].apart(w.own[i]); d > 1 {
+				nearFar++
+				t.Logf("%s host %s: got %+v want %+v", w.what, name, by[i], w.own[i])
+			}
+			for _, f := range all {
+				if f.Src == hostAt(i) && f.Check >= conform.ResentNAK && f.Check <= conform.ResentTimeout {
+					backs = append(backs, f)
 				}
 			}
-			if total.MessagesDone != w.messages && far[tap+" messages"] < 3 {
-				far[tap+" messages"]++
-				t.Logf("%s tap %s: %d messages done of %d", w.what, tap, total.MessagesDone, w.messages)
+			if name == "a" {
+				_, again, _ := watch("again")
+				if w.mirrored {
+					// The table of what was seen lately is finite.
+					mirrors[0].add(tallyOf(&again))
+					mirrors[1].add(tallyOf(&total))
+				} else {
+					require.Equal(t, whole(&total), whole(&again), "%s: through a tunnel", w.what)
+				}
 			}
 		}
+		by, _, _ := watch("middle")
+		for i := range by {
+			far[0].add(by[i])
+			far[1].add(w.own[i])
+		}
+		unseen.add(hidden(w.taps["middle"].recs, backs))
+		unseen.Retransmitted += uint64(max(0, requests(w.taps["a"].recs, 0)+requests(w.taps["b"].recs, 1)-
+			requests(w.taps["middle"].recs, 0)-requests(w.taps["middle"].recs, 1)))
+		by, _, _ = watch("interfaces")
+		for i := range by {
+			among[0].add(by[i])
+			among[1].add(w.own[i])
+		}
+		by, _, _ = watch("merged")
+		for i := range by {
+			merged[0].add(by[i])
+			merged[1].add(w.own[i])
+		}
 	}
-	for _, tap := range slices.SortedFunc(mapKeys(sums), cmp.Compare[string]) {
-		s := sums[tap]
-		t.Logf("%-7s got  %+v", tap, s[0])
-		t.Logf("%-7s want %+v; captures off by more than 1: %d of %d", "", s[1], far[tap], runs)
+	t.Logf("at the requester   got  %+v", near[0])
+	t.Logf("at two interfaces  got  %+v", among[0])
+	t.Logf("the two as one     got  %+v", merged[0])
+	t.Logf("                   want %+v", near[1])
+	t.Logf("in the middle      got  %+v", far[0])
+	t.Logf("                   not to be seen %+v", unseen)
+	t.Logf("at the requester, off by more than 1 where there are fewer than 20: %d of %d", nearFar, 2*runs)
+	const percent = 0.01
+	near[0].within(t, near[1], tally{}, percent, "at the requester")
+	elsewhere := percent
+	if runs < 1000 {
+		elsewhere = 4 * percent // of few
 	}
-	t.Logf("at the requester got %+v want %+v; off by more than 1: %d of %d", near[0], near[1], nearFar, 2*runs)
-	t.Log(breachesBy)
-	within(t, near[0].Nak, near[1].Nak, "NAKs")
-	within(t, near[0].Implied, near[1].Implied, "implied NAKs")
-	within(t, near[0].RNR, near[1].RNR, "RNR NAKs")
-	within(t, near[0].Timer, near[1].Timer, "timers")
+	mirrors[0].within(t, mirrors[1], tally{}, percent, "through mirror ports")
+	far[0].within(t, far[1], unseen.plus(far[1], 0.06), elsewhere, "in the middle")
+	among[0].within(t, among[1], tally{Implied: among[1].Implied / 40}, elsewhere, "at two interfaces")
+	require.LessOrEqual(t, nearFar, runs/500)
+	require.Empty(t, breaches)
 }
 
-// within requires that a is within 5 % of b.
-func within(t *testing.T, a, b uint64, what string) {
-	require.InDelta(t, float64(b), float64(a), max(2, 0.05*float64(b)), what)
+func hostAt(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}) }
+
+// whole is what does not depend on how often packets were captured.
+func whole(c *conform.Counters) string {
+	return fmt.Sprintf("%+v messages %d %d %d acks %d naks %d rnr %d", tallyOf(c), c.MessagesTx, c.MessagesDone, c.MessagesFail,
+		c.Acks, c.Naks, c.RNRs)
+}
+
+// hidden counts those of backs, retransmissions as the requesters began them, of
+// which recs cannot show that they are any: before, no PSN from where they began on
+// was captured.
+func hidden(recs []rec, backs []conform.Finding) (n tally) {
+	type to struct {
+		src netip.Addr
+		qp  uint32
+	}
+	slices.SortStableFunc(backs, func(a, b conform.Finding) int { return a.Time.Compare(b.Time) })
+	high := map[to]psn.PSN{}
+	i := 0
+	for _, b := range backs {
+		for ; i < len(recs) && recs[i].ts.Before(b.Time); i++ {
+			var f frame.Frame
+			if f.Decode(frame.Ethernet, recs[i].data) != nil || f.Packet.Opcode.Class() != bth.Request ||
+				f.Packet.Opcode == bth.UDSendOnly || f.CheckICRC() == frame.ICRCBad {
+				continue
+			}
+			k, p := to{f.Src, f.Packet.DestQP}, f.Packet.PSN
+			if h, ok := high[k]; !ok || p.Diff(h) > 0 {
+				high[k] = p
+			}
+		}
+		if h, ok := high[to{b.Src, b.QP}]; ok && h.Diff(b.PSN) >= 0 {
+			continue
+		}
+		switch b.Check {
+		case conform.ResentNAK:
+			n.Nak++
+		case conform.ResentImplied:
+			n.Implied++
+		case conform.ResentRNR:
+			n.RNR++
+		case conform.ResentTimeout:
+			n.Timer++
+		}
+	}
+	return n
+}
+
+// plus is t with a share of what was sent again in want.
+func (t tally) plus(want tally, share float64) tally {
+	t.Retransmitted += uint64(share * float64(want.Retransmitted))
+	return t
+}
+
+// requests counts the request packets that host i sent, as far as recs has them whole.
+func requests(recs []rec, i int) (n int) {
+	for _, r := range recs {
+		var f frame.Frame
+		if f.Decode(frame.Ethernet, r.data) == nil && f.Src == hostAt(i) && f.Packet.Opcode.Class() == bth.Request && f.CheckICRC() != frame.ICRCBad {
+			n++
+		}
+	}
+	return n
+}
+
+// within requires that the counts lie between want without hidden and want, both
+// give or take a share.
+func (t tally) within(tb testing.TB, want, hidden tally, share float64, what string) {
+	tb.Helper()
+	for _, c := range [...]struct {
+		name              string
+		got, want, hidden uint64
+	}{
+		{"NAKs", t.Nak, want.Nak, hidden.Nak}, {"implied NAKs", t.Implied, want.Implied, hidden.Implied}, {"RNR NAKs", t.RNR, want.RNR, hidden.RNR},
+		{"timers", t.Timer, want.Timer, hidden.Timer}, {"packets sent again", t.Retransmitted, want.Retransmitted, hidden.Retransmitted},
+	} {
+		slack := max(2, share*float64(c.want))
+		if float64(c.got) > float64(c.want)+slack || float64(c.got) < float64(c.want)-float64(c.hidden)-slack {
+			tb.Errorf("%s: %d %s, of %d that happened and %d that cannot be seen", what, c.got, c.name, c.want, c.hidden)
+		}
+	}
 }
 
 func mapKeys[V any](m map[string]V) func(func(string) bool) {
