@@ -273,8 +273,8 @@ func (w *Watcher) fold(s *stream) *stream {
 			p.lastID = f.ID
 		}
 		if here != p.id {
-			if e.sum != 0 && w.now-e.at < maxFold {
-				// What makes room is young: this may be a copy of what had to go.
+			if p.away >= 4 && e.sum != 0 && w.now-e.at < maxFold {
+				// What makes room is young: these may be copies of what had to go.
 				w.growSighted()
 				e = w.sightingsOf(sum).oldest()
 			}

@@ -1,0 +1,114 @@
+package conform
+
+// Cause is why a requester sends something again.
+type Cause uint8
+
+// Causes.
+const (
+	CauseUnknown Cause = iota // none was seen: the capture lost it
+	CauseNAK                  // a NAK sequence error: rule RQ-23
+	CauseImplied              // a response to something later: rule RQ-24
+	CauseRNR                  // an RNR NAK: rule RQ-28
+	CauseTimer                // nothing came: rule RQ-31
+	causes
+)
+
+var causeNames = [causes]string{"unknown", "nak", "implied", "rnr", "timer"}
+
+// String returns a word for c.
+func (c Cause) String() string {
+	if c < causes {
+		return causeNames[c]
+	}
+	return "none"
+}
+
+// why tells what made the requester send PSN u again; e and d are what was seen of
+// it before.
+func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) Cause {
+	last := x.last.at
+	if e != nil {
+		last = e.last
+	}
+	timer := !w.quick(max(last, min(x.answerAt, last)))
+	op := w.f.Packet.Opcode
+	if r := &x.rnr; r.valid && u == r.psn {
+		since := w.now - r.t
+		if since <= 2*int64(x.wait)+int64(w.cfg.MinTimeout) {
+			return CauseRNR
+		}
+	}
+	// What fills a hole that came after the NAK was overtaken.
+	after := func(t int64) bool { return e == nil && d == nil && x.last.gap > t }
+	if x.nak.open.valid && w.quick(x.nak.open.t) {
+		switch {
+		case x.implied.valid && u == x.implied.psn && x.implied.frame > x.nak.open.frame && u != x.nak.open.psn:
+			return CauseImplied
+		case u > x.nak.open.psn && after(x.nak.open.t):
+		case u >= x.nak.open.psn:
+			return CauseNAK
+		case answered(op):
+			return CauseImplied
+		}
+	}
+	if x.implied.valid && u == x.implied.psn && w.quick(x.implied.t) && x.implied.frame > x.nak.old.frame {
+		return CauseImplied
+	}
+	if x.nak.old.valid && u >= x.nak.old.psn && w.quick(x.nak.old.t) && !after(x.nak.old.t) && !(x.back.active && x.back.at > x.nak.old.t) {
+		return CauseNAK
+	}
+	if n := x.nak.onWay(u); n != nil && w.quick(n.t) && !after(n.t) && !(x.back.active && u == x.back.next) && !w.spaced(s) {
+		return CauseNAK
+	}
+	if x.implied.valid && u >= x.implied.psn && w.quick(x.implied.t) {
+		return CauseImplied
+	}
+	if answered(op) && x.heard > u && w.quick(x.heardAt) && !timer {
+		return CauseImplied
+	}
+	if d != nil && (d.is(hasGap) || d.pos > d.start) && w.quick(d.lastT) && d.lastT != d.t {
+		return CauseImplied
+	}
+	// The Linux driver's timer runs on through RNR waits and retransmissions, as
+	// long as there is no progress.
+	if timer || e != nil && w.repeat < 0 && e.sends < 255 && !w.quick(e.first) && e.last != e.first && u >= x.acked-min(x.acked, 1) {
+		return CauseTimer
+	}
+	return CauseUnknown
+}
+
+// onWay returns the NAK for PSN u that the requester has not reacted to yet, or nil.
+func (k *naks) onWay(u uint64) *refusal {
+	for i := range k.way {
+		if n := &k.way[i]; n.valid && n.psn == u {
+			return n
+		}
+	}
+	return nil
+}
+
+// heed takes it that a requester which goes back to PSN u has got the NAKs for those
+// up to it.
+func (k *naks) heed(u uint64) {
+	for i := range k.way {
+		if k.way[i].psn <= u {
+			k.way[i].valid = false
+		}
+	}
+}
+
+// causes counts a retransmission by what caused it.
+func (x *exchange) causes(s *stream, c Cause) {
+	switch c {
+	case CauseNAK:
+		s.PacketSeqErr++
+	case CauseImplied:
+		s.ImpliedNakSeqErr++
+	case CauseRNR:
+		s.RNRNakRetry++
+	case CauseTimer:
+		s.LocalAckTimeoutErr++
+	default:
+		s.UnknownCause++
+	}
+}
