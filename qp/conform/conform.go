@@ -148,7 +148,7 @@ type Watcher struct {
 	full   bool // all headers of w.f.Packet are there
 	seen   Seen
 
-	sighted  []sightingSet
+	sighted  sightings
 	repeat   int64 // how long ago the same was seen, -1: never
 	told     bool  // place or identification tell what is a copy
 	beside   bool  // w.f was captured at another place than where its flow is judged
@@ -199,7 +199,7 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, ErrConfig
 	}
 	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort, Tunnels: true, VXLANPorts: cfg.VXLANPorts, Sliced: true}, index: make(map[key]int32), oldest: -1, newest: -1,
-		sighted: make([]sightingSet, sightings/setSize), still: true, seed: maphash.MakeSeed(),
+		sighted: newSightings(firstSets), still: true, seed: maphash.MakeSeed(),
 		others: make(map[frame.Protocol]uint64)}
 	w.seen.Flow = -1
 	return w, nil

@@ -28,50 +28,71 @@ type sighting struct {
 	twice bool // the copy at the distance of spacing came
 }
 
-// sightings are kept in sets of four, of which the oldest makes room. Where copies
-// come so late that few would still be there, the table grows.
+// sightings are kept in sets of four, of which the one that came first makes room.
+// Where copies come so late that few would still be there, the table grows.
+type sightings struct {
+	tags []tagSet
+	sets [][setSize]sighting
+}
+
+// tagSet tells which of a set may be it, so that the set itself, which is rarely in
+// the processor's cache, is not read for a packet that is new.
+type tagSet struct {
+	tag  [setSize]uint16 // 0: none
+	turn uint16          // which is the next to make room
+}
+
 const (
-	sightings    = 1 << 14
-	maxSightings = 1 << 17
-	setSize      = 4
+	firstSets = 1 << 12
+	maxSets   = 1 << 15
+	setSize   = 4
 )
 
-type sightingSet [setSize]sighting
-
-// sightingsOf returns the set where sum is, if it is known.
-func (w *Watcher) sightingsOf(sum uint64) *sightingSet {
-	return &w.sighted[sum>>8&uint64(len(w.sighted)-1)]
+func newSightings(n int) sightings {
+	return sightings{make([]tagSet, n), make([][setSize]sighting, n)}
 }
 
-// oldest returns the place for a new sighting.
-func (set *sightingSet) oldest() *sighting {
-	e := &set[0]
-	for i := range set {
-		if set[i].at < e.at {
-			e = &set[i]
+// slot is where a sighting is, or is to be.
+type slot struct{ set, way int }
+
+// find returns where sum is, or, with false, where it is to be.
+func (t *sightings) find(sum uint64) (slot, bool) {
+	i := int(sum >> 8 & uint64(len(t.tags)-1))
+	g := &t.tags[i]
+	tag := uint16(sum>>48) | 1
+	for j := range g.tag {
+		if g.tag[j] == tag && t.sets[i][j].sum == sum {
+			return slot{i, j}, true
 		}
 	}
-	return e
+	return slot{i, int(g.turn) % setSize}, false
 }
 
-// lateCopy notes a copy that came so many frames after what it is a copy of.
-func (w *Watcher) lateCopy(frames uint32) {
-	if int(frames) >= len(w.sighted) {
-		w.growSighted()
+func (t *sightings) at(p slot) *sighting { return &t.sets[p.set][p.way] }
+
+// put stores e where find has found that it is or is to be.
+func (t *sightings) put(p slot, e sighting) {
+	g := &t.tags[p.set]
+	if int(g.turn)%setSize == p.way {
+		g.turn++
 	}
+	g.tag[p.way] = uint16(e.sum>>48) | 1
+	t.sets[p.set][p.way] = e
 }
 
-func (w *Watcher) growSighted() {
-	n := len(w.sighted)
-	if n == maxSightings/setSize {
+// grow makes room for twice as many, up to a limit.
+func (t *sightings) grow() {
+	if len(t.sets) == maxSets {
 		return
 	}
-	old := w.sighted
-	w.sighted = make([]sightingSet, 2*n)
-	for i := range old {
-		for _, e := range old[i] {
+	old := *t
+	*t = newSightings(2 * len(old.sets))
+	for i := range old.sets {
+		for j := range setSize {
+			e := &old.sets[i][(int(old.tags[i].turn)+j)%setSize] // the oldest first
 			if e.sum != 0 {
-				*w.sightingsOf(e.sum).oldest() = e
+				p, _ := t.find(e.sum)
+				t.put(p, *e)
 			}
 		}
 	}
@@ -197,6 +218,8 @@ func (p *place) tells(f *frame.Frame) bool {
 	return f.Net == frame.IPv4 && (p.varies || f.ID != 0 && p.same < 2)
 }
 
+var none sighting
+
 // fold looks whether the packet at hand, of flow s, was seen before. Where it is a
 // copy for sure it returns the flow of what it is a copy of, else nil. w.repeat is
 // then, or where it may be a copy, how long ago it was seen; -1 when it was not.
@@ -206,19 +229,12 @@ func (w *Watcher) fold(s *stream) *stream {
 	p := &s.place
 	sum, here := w.identity(), w.placeOf()
 	w.beside = p.known && here != p.id
-	set := w.sightingsOf(sum)
-	e := &set[0]
-	for i := range set {
-		c := &set[i]
-		if c.sum == sum {
-			e = c
-			break
-		}
-		if c.at < e.at {
-			e = c
-		}
+	at, known := w.sighted.find(sum)
+	e := &none
+	if known {
+		e = w.sighted.at(at)
+		known = w.now-e.at < maxFold && w.now-e.at > -maxFold
 	}
-	known := e.sum == sum && w.now-e.at < maxFold && w.now-e.at > -maxFold
 	if !p.known {
 		p.known, p.id, p.hops = true, here, f.HopLimit
 		p.gap.grain = 1000
@@ -237,7 +253,7 @@ func (w *Watcher) fold(s *stream) *stream {
 		known = false
 	}
 	if known && (here != p.id || e.away) {
-		defer w.lateCopy(uint32(w.frames) - e.frame)
+		late := int(uint32(w.frames) - e.frame)
 		// Two places. The one nearest to the sender is where it is judged.
 		if here == p.id {
 			e.away = false
@@ -248,6 +264,9 @@ func (w *Watcher) fold(s *stream) *stream {
 		}
 		p.away = 0
 		w.repeat = max(0, w.now-e.at)
+		if late >= len(w.sighted.sets) {
+			w.sighted.grow()
+		}
 		return s
 	}
 	if known && p.tells(f) {
@@ -273,10 +292,10 @@ func (w *Watcher) fold(s *stream) *stream {
 			p.lastID = f.ID
 		}
 		if here != p.id {
-			if p.away >= 4 && e.sum != 0 && w.now-e.at < maxFold {
+			if old := w.sighted.at(at); p.away >= 4 && old.sum != 0 && w.now-old.at < maxFold {
 				// What makes room is young: these may be copies of what had to go.
-				w.growSighted()
-				e = w.sightingsOf(sum).oldest()
+				w.sighted.grow()
+				at, _ = w.sighted.find(sum)
 			}
 			if p.away++; p.away > 16 {
 				p.id, p.hops, p.away = here, f.HopLimit, 0
@@ -286,7 +305,7 @@ func (w *Watcher) fold(s *stream) *stream {
 		}
 	}
 	p.gap.pass()
-	*e = sighting{sum: sum, at: w.now, place: here, flow: s.id, frame: uint32(w.frames), hops: f.HopLimit, away: here != p.id}
+	w.sighted.put(at, sighting{sum: sum, at: w.now, place: here, flow: s.id, frame: uint32(w.frames), hops: f.HopLimit, away: here != p.id})
 	return nil
 }
 
