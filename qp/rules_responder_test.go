@@ -342,3 +342,32 @@ func TestReceiveLength(t *testing.T) {
 		require.Equal(t, "abcdefgh"[:n], fmt.Sprintf("%s%s%s", list[0], list[2], list[3])[:n])
 	}
 }
+
+// Rule RS-14: a NAK follows the responses to a READ, those to a duplicate too.
+func TestNakAfterResponses(t *testing.T) {
+	m, _, key := memory(t, 8192)
+	r := receiver(t, qp.Config{QPN: 1, PD: 1, Memory: m, MaxRecvWR: 4, MaxDestRdAtomic: 2}, func(a *qp.Attr) {
+		a.RQPSN, a.MaxDestRdAtomic, a.PathMTU = 10, 2, 1024
+	})
+	read := request(bth.ReadRequest, 10)
+	read.RETH = reth.Header{VA: 0x1000, RKey: key, DMALen: 3000}
+	for _, duplicate := range []bool{false, true} {
+		if duplicate {
+			r = receiver(t, qp.Config{QPN: 1, PD: 1, Memory: m, MaxRecvWR: 4, MaxDestRdAtomic: 2}, func(a *qp.Attr) {
+				a.RQPSN, a.MaxDestRdAtomic, a.PathMTU = 10, 2, 1024
+			})
+			r.HandlePacket(read, nil)
+			for out := (qp.Outgoing{}); r.NextPacket(&out); {
+			}
+		}
+		require.Less(t, r.HandlePacket(read, nil), qp.Invalid)
+		r.HandlePacket(request(bth.SendOnly, psn.PSN(20)), nil)
+		var got []bth.Operation
+		var out qp.Outgoing
+		for r.NextPacket(&out) {
+			got = append(got, out.Packet.Opcode.Operation())
+		}
+		require.Equal(t, []bth.Operation{bth.ReadResponseFirst, bth.ReadResponseMiddle, bth.ReadResponseLast, bth.Acknowledge}, got)
+		require.Equal(t, aeth.NakSyndrome(aeth.NakPSNSequenceError), out.Packet.AETH.Syndrome)
+	}
+}

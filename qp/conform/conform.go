@@ -171,7 +171,7 @@ type Watcher struct {
 	msg   cm.Message
 
 	pauses  [pfc.Priorities]Pauses
-	pausers [16]pauser
+	pausers [maxPausers + 1]pauser
 
 	queue []Finding
 	taken int

@@ -192,6 +192,20 @@ func TestFieldPauses(t *testing.T) {
 		return true
 	})
 	require.Equal(t, 1, n)
+
+	// Of more than 16 senders the rest have a place of their own.
+	recs = nil
+	for i := range 20 {
+		f := append([]byte(nil), b...)
+		f[11] = byte(i + 1)
+		recs = append(recs, rec{time.Unix(1, int64(i)), f, 60})
+	}
+	w, _ = watch(t, conform.Config{}, recs)
+	by := map[frame.MAC]uint64{}
+	w.PausesBy(func(mac frame.MAC, _ int, p conform.Pauses) bool { by[mac] += p.Frames; return true })
+	require.Len(t, by, 17)
+	require.EqualValues(t, 1, by[frame.MAC{2, 5: 1}])
+	require.EqualValues(t, 4, by[frame.MAC{}])
 }
 
 // Tunnels are looked into. Without, there is nothing to judge, which is told.

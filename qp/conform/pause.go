@@ -5,6 +5,9 @@ import (
 	"github.com/roce-go/roce/cnp/pfc"
 )
 
+// maxPausers is how many senders of pause frames are told apart.
+const maxPausers = 16
+
 // pauser is one sender of pause frames.
 type pauser struct {
 	mac   [6]byte
@@ -21,8 +24,8 @@ func (w *Watcher) pause(b []byte) bool {
 		return false
 	}
 	w.seen.Class = ClassPaused
-	p := &w.pausers[0]
-	for i := range w.pausers {
+	p := &w.pausers[maxPausers] // of all beyond those that have a place of their own
+	for i := range w.pausers[:maxPausers] {
 		q := &w.pausers[i]
 		if q.known && q.mac == f.Src {
 			p = q
@@ -67,7 +70,8 @@ func (w *Watcher) pause(b []byte) bool {
 }
 
 // PausesBy calls yield with the pauses of each sender and priority, until it
-// returns false. Of more than 16 senders the rest count as the first.
+// returns false. Of more than 16 senders the rest count together, under the zero
+// address.
 func (w *Watcher) PausesBy(yield func(mac frame.MAC, prio int, p Pauses) bool) {
 	for i := range w.pausers {
 		for prio, p := range w.pausers[i].by {

@@ -112,7 +112,7 @@ func (p *Port) nextGSI(f *frame.Frame) bool {
 		if !ok {
 			continue
 		}
-		ah := qp.AHAttr{VLAN: g.next.to.VLAN, HasVLAN: g.next.to.HasVLAN}
+		ah := qp.AHAttr{SGIDIndex: uint8(sgid), VLAN: g.next.to.VLAN, HasVLAN: g.next.to.HasVLAN}
 		mac, known := p.macOf(&ah, g.next.to.Remote)
 		if known {
 			p.buildMAD(f, sgid, mac, &ah)

@@ -98,6 +98,10 @@ type Config struct {
 	// FreezeNeighbors keeps the first hardware address of each peer, whatever it says
 	// later.
 	FreezeNeighbors bool
+	// NeighborAge is how long a hardware address is used without news of it: then it is
+	// asked for again, and forgotten when nobody answers; connected QPs keep theirs until
+	// there is news. 0 means a minute, less for ever.
+	NeighborAge time.Duration
 
 	// Control is congestion control, such as cnp.Controller(cnp.Paper()). nil is
 	// none: no CNP is sent, and one received is only counted.
@@ -200,6 +204,9 @@ func New(cfg Config) (*Port, error) {
 	}
 	if cfg.MaxNeighbors == 0 {
 		cfg.MaxNeighbors = 1024
+	}
+	if cfg.NeighborAge == 0 {
+		cfg.NeighborAge = neighborAge
 	}
 	if cfg.UDPPort == 0 {
 		cfg.UDPPort = frame.Port

@@ -28,6 +28,8 @@ type QP struct {
 	ah      qp.AHAttr
 	peer    netip.Addr
 	mac     frame.MAC
+	macDue  int64 // when to ask for it again, 0 for never
+	doubted int64 // when it was last doubted
 	gid     uint8
 	srcPort uint16
 

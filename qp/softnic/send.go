@@ -15,13 +15,15 @@ import (
 // none now. The frame has no FCS, and may be shorter than Ethernet's 60 bytes.
 func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
 	p.at(now)
-	if b := p.control.pop(); b != nil {
+	// A frame of ARP or neighbour discovery, then one of the queue pairs, and round: a
+	// flood of questions does not keep them from sending.
+	if b := p.control.pop(!p.control.last); b != nil {
 		p.counters.TxFrames++
 		return append(dst, b...), true
 	}
 	if !p.NextDecoded(now, &p.tx) {
 		// A QP may have asked for an address.
-		if b := p.control.pop(); b != nil {
+		if b := p.control.pop(true); b != nil {
 			p.counters.TxFrames++
 			return append(dst, b...), true
 		}
@@ -122,6 +124,8 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 		if !p.resolved(q) {
 			return false
 		}
+	} else if q.macDue != 0 && p.now >= q.macDue {
+		p.confirm(q)
 	}
 	of, waits := qp.PendingPacket, false
 	if q.rate != nil {
@@ -256,7 +260,11 @@ func (p *Port) macOf(ah *qp.AHAttr, dst netip.Addr) (frame.MAC, bool) {
 	case p.cfg.PeerMAC != frame.MAC{}:
 		return p.cfg.PeerMAC, true
 	}
-	return p.neighbors.lookup(dst)
+	n, ok := p.neighbors.macs[dst]
+	if ok && p.aged(n) {
+		p.resolve(dst, int(ah.SGIDIndex), tagOf(ah))
+	}
+	return n.mac, ok
 }
 
 // resolved reports whether the hardware address of q's next packet is known, and
@@ -267,6 +275,7 @@ func (p *Port) resolved(q *QP) bool {
 	if ok {
 		if q.m.Type() != qp.UD {
 			q.mac = mac
+			p.confirm(q)
 		}
 		return true
 	}
