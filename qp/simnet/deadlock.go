@@ -34,7 +34,7 @@ func (d *Deadlock) String() string {
 // heldBy returns how many bytes that came by an input wait for an output, of one
 // priority. The counts change as packets come and go, so that the search for
 // deadlocks looks at no packet.
-func (s *Switch) heldBy(prio int, in, out int) int { return s.held[prio][out*len(s.ports)+in] }
+func (s *Switch) heldBy(prio int, in, out int) int { return int(s.held[prio][out*len(s.ports)+in]) }
 
 // count makes room for the counts of heldBy, and counts what waits already.
 func (s *Switch) count() {
@@ -43,10 +43,10 @@ func (s *Switch) count() {
 		if s.cfg.Lossless>>prio&1 == 0 || len(s.held[prio]) == ports*ports {
 			continue
 		}
-		held := make([]int, ports*ports)
+		held := make([]int32, ports*ports)
 		for out, p := range s.ports {
 			for k := p.end.out.q.q[prio].head; k != nil; k = k.next {
-				held[out*ports+int(k.ingress)] += int(k.size)
+				held[out*ports+int(k.ingress)] += k.size
 			}
 		}
 		s.held[prio] = held
@@ -116,7 +116,7 @@ func (n *Network) search() {
 // that wait, paused by a switch that is still over its threshold.
 func (d *Direction) blocked(prio int) bool {
 	t := d.to.sw
-	return d.q != nil && t != nil && d.q.pauses.mask>>prio&1 != 0 && d.q.q[prio].bytes != 0 && t.xoff[d.to.port]>>prio&1 != 0
+	return d.q != nil && t != nil && d.q.paused>>prio&1 != 0 && d.q.q[prio].bytes != 0 && t.xoff[d.to.port]>>prio&1 != 0
 }
 
 // findDeadlock looks whether d, whose pause has lasted, can never send again. Of all
@@ -197,10 +197,10 @@ func (n *Network) DependencyCycle() ([]*Direction, error) {
 	}
 	waits := make(map[*Direction]map[*Direction]bool)
 	for _, s := range n.switches {
-		for h, ways := range s.routes {
-			for _, d := range ways {
+		for h := range n.hosts {
+			for _, d := range s.waysTo(int32(h)) {
 				if t := d.to.sw; t != nil {
-					for _, next := range t.routes[h] {
+					for _, next := range t.waysTo(int32(h)) {
 						if next.to.sw != nil {
 							if waits[d] == nil {
 								waits[d] = make(map[*Direction]bool)

@@ -23,7 +23,7 @@ func stuckForEver(n *Network, prio int) map[*Direction]bool {
 	}
 	stuck := make(map[*Direction]bool)
 	for _, d := range n.dirs {
-		if d.q != nil && d.to.sw != nil && d.q.pauses.mask>>prio&1 != 0 && d.q.q[prio].bytes != 0 && d.to.sw.xoff[d.to.port]>>prio&1 != 0 {
+		if d.q != nil && d.to.sw != nil && d.q.paused>>prio&1 != 0 && d.q.q[prio].bytes != 0 && d.to.sw.xoff[d.to.port]>>prio&1 != 0 {
 			stuck[d] = true
 		}
 	}
@@ -55,10 +55,10 @@ func checkHeld(t require.TestingT, n *Network) {
 			if s.held[prio] == nil {
 				continue
 			}
-			want := make([]int, len(s.held[prio]))
+			want := make([]int32, len(s.held[prio]))
 			for out, p := range s.ports {
 				for k := p.end.out.q.q[prio].head; k != nil; k = k.next {
-					want[out*len(s.ports)+int(k.ingress)] += int(k.size)
+					want[out*len(s.ports)+int(k.ingress)] += k.size
 				}
 			}
 			require.Equal(t, want, s.held[prio])

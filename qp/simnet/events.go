@@ -317,7 +317,7 @@ const noTime = 1<<63 - 1
 type timerQueue = clock.Heap[*Host]
 
 func newTimerQueue() timerQueue {
-	return clock.NewHeap(func(h *Host, at int) { h.timerIn = at + 1 })
+	return clock.NewHeap(func(h *Host, at int) { h.timerIn = int32(at) + 1 })
 }
 
 // setTimer gives the host's timer a time.
@@ -325,7 +325,7 @@ func (h *Host) setTimer(at int64) {
 	if h.timerAt = at; h.timerIn == 0 {
 		h.e.timers.Push(at, uint64(h.id), h)
 	} else {
-		h.e.timers.Set(h.timerIn-1, at)
+		h.e.timers.Set(int(h.timerIn)-1, at)
 	}
 }
 

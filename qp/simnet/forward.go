@@ -23,14 +23,15 @@ func (s *Switch) receive(d *Direction, p *packet) {
 		s.spread(d.to, p)
 		return
 	}
-	ways := s.routes[p.dst]
+	w := &s.ways[s.routes[p.dst]]
+	ways := w.all
 	switch len(ways) {
 	case 0:
 		s.noRoute++
 		s.e.release(p)
 		return
 	case 1:
-		s.enqueue(ways[0].q, p)
+		s.enqueue(w.first, p)
 		return
 	}
 	hash := finalize(s.n.flowHash(p) ^ s.salt)
@@ -82,7 +83,7 @@ func (s *Switch) enqueue(q *egress, p *packet) {
 	q.nonEmpty |= 1 << prio
 	d.counters.MaxQueue = max(d.counters.MaxQueue, q.bytes)
 	if s.lossless>>prio&1 != 0 {
-		s.held[prio][int(q.port)*len(s.ports)+int(p.ingress)] += size
+		s.held[prio][int(q.port)*len(s.ports)+int(p.ingress)] += p.size
 		if in := int(p.ingress); s.xoff[in]>>prio&1 == 0 && s.buffer.Pause(in, int(prio), false) {
 			s.xoff[in] |= 1 << prio
 			s.ports[in].ask(prio)
@@ -95,7 +96,7 @@ func (s *Switch) enqueue(q *egress, p *packet) {
 func (s *Switch) admit(q *egress, p *packet) bool {
 	size, prio := int(p.size), int(p.prio)
 	switch d := q.d; {
-	case d.down || q.pauses.dead>>prio&1 != 0:
+	case d.down || q.dead>>prio&1 != 0:
 		return false
 	case d.limit != 0 && q.bytes+size > d.limit && s.lossless>>prio&1 == 0:
 		return false
@@ -135,7 +136,7 @@ func (q *egress) left(p *packet) {
 	in := int(p.ingress)
 	s.buffer.Dequeue(in, int(q.port), prio, size)
 	if s.lossless>>prio&1 != 0 {
-		s.held[prio][int(q.port)*len(s.ports)+in] -= size
+		s.held[prio][int(q.port)*len(s.ports)+in] -= p.size
 		if s.xoff[in]>>prio&1 != 0 && !s.buffer.Pause(in, prio, true) {
 			s.xoff[in] &^= 1 << prio
 			s.ports[in].tell(uint8(prio), 0)
@@ -161,7 +162,7 @@ func (q *egress) account(now int64) {
 	}
 	q.area += float64(q.bytes) * float64(now-q.areaAt)
 	q.areaAt = now
-	for m := q.pauses.mask; m != 0; m &= m - 1 {
+	for m := q.paused; m != 0; m &= m - 1 {
 		p := bits.TrailingZeros8(m)
 		q.d.counters.PausedFor[p] += time.Duration(now - q.pauses.since[p])
 		q.pauses.since[p] = now
@@ -193,7 +194,7 @@ func (d *Direction) serve() {
 		return
 	}
 	for {
-		if q.control.head == nil && q.nonEmpty&^q.pauses.mask == 0 {
+		if q.control.head == nil && q.nonEmpty&^q.paused == 0 {
 			return
 		}
 		if !d.free() {
@@ -210,7 +211,7 @@ func (q *egress) next() *packet {
 	if p := q.control.pop(); p != nil {
 		return p
 	}
-	ready := q.nonEmpty &^ q.pauses.mask
+	ready := q.nonEmpty &^ q.paused
 	s := q.sw
 	prio := 0
 	if m := ready & s.strict; m != 0 {

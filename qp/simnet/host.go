@@ -38,17 +38,22 @@ type HostConfig struct {
 
 // Host is a computer with one port, on one link, or on several that share its packets.
 type Host struct {
-	n    *Network
-	e    *engine
-	id   int32
-	name string
-	ends []*end
-
+	// What every packet looks at comes first.
+	e *engine
 	// Port is the host's network card. The network notices what is posted to its
 	// queue pairs.
-	Port *softnic.Port
-	// Regions is the memory that peers may reach.
-	Regions *qp.Regions
+	Port     *softnic.Port
+	out      *Direction // of its link, where it has one
+	rx       *receiver
+	zero     int64 // the port's time 0 in that of the network
+	timerAt  int64 // as the timer queue has it
+	timerIn  int32 // place in the timer queue, from 1; 0 when not in it
+	id       int32
+	handled  int32 // how many handlers there are
+	settling bool
+	dirty    bool  // on the network's list of hosts to look at
+	paused   uint8 // what the port was told
+	forged   list
 	// CQ takes the completions of queue pairs made by ConnectQPs. It may be polled
 	// by the caller, unless OnCompletion or Handle are used.
 	CQ *softnic.CQ
@@ -56,19 +61,20 @@ type Host struct {
 	// queue pair has no function of its own by Handle. It may post to the queue pairs
 	// of any host.
 	OnCompletion func(wc *qp.Completion)
+	n            *Network
+	ends         []*end
 
-	zero       int64  // the port's time 0 in that of the network
+	name string
+	// Regions is the memory that peers may reach.
+	Regions *qp.Regions
+	// OnTrimmed, where not nil, is called with each packet of a decoded network that
+	// arrives cut to its headers: see SwitchConfig.Trim. The port does not see it.
+	OnTrimmed func(f *frame.Frame)
+
 	lineRate   uint64 // 0 where it does not matter
 	handlers   []func(wc *qp.Completion)
-	handled    int
-	timerAt    int64 // as the timer queue has it
-	timerIn    int   // place in the timer queue, from 1; 0 when not in it
-	settling   bool
-	dirty      bool  // on the network's list of hosts to look at
-	paused     uint8 // what the port was told
 	wake       int64 // when the event for the end of a pause is, 0 for none
 	calls      uint64
-	rx         *receiver
 	storm      storm
 	nextAddr   uint64
 	neighbors  map[*Host]bool
@@ -76,13 +82,8 @@ type Host struct {
 	scratchVA  uint64
 	scratchKey uint32
 
-	// OnTrimmed, where not nil, is called with each packet of a decoded network that
-	// arrives cut to its headers: see SwitchConfig.Trim. The port does not see it.
-	OnTrimmed func(f *frame.Frame)
-
 	wc     qp.Completion
 	broken uint64
-	forged list
 }
 
 // AddHost adds a host. Errors wrap ErrConfig, or are those of softnic.New.

@@ -262,6 +262,11 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 			trouble: trouble{luck: newRNG(n.cfg.Seed, uint64(len(n.dirs)))},
 		}
 		x[0].out, x[1].in = d, d
+		if h := x[0].host; h != nil {
+			if h.out = nil; len(h.ends) == 1 {
+				h.out = d
+			}
+		}
 		if sw := x[0].sw; sw != nil {
 			d.q = newEgress(d, sw)
 		}
@@ -281,7 +286,7 @@ func (l *Link) SetUp(up bool) {
 		d.down = !up
 		d.review()
 		if d.q != nil && !up {
-			d.q.pauses.mask, d.q.pauses.dead = 0, 0
+			d.q.paused, d.q.dead = 0, 0
 			d.q.account(d.e.now.ns)
 			d.q.flush(0xff)
 		}

@@ -82,9 +82,11 @@ type Network struct {
 	swPorts  []*swPort
 	names    map[string]bool
 
-	routed   bool
-	observer func(*PacketEvent)
-	deadlock *Deadlock
+	routed bool
+	// multipath is set where a switch has several ways to a host.
+	multipath bool
+	observer  func(*PacketEvent)
+	deadlock  *Deadlock
 	deadlocks
 }
 

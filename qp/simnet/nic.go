@@ -35,8 +35,8 @@ func (c *nic) account(d *Direction) {
 
 // ready reports whether the host may make a packet.
 func (h *Host) ready() bool {
-	if len(h.ends) == 1 {
-		return h.ends[0].out.free()
+	if h.out != nil {
+		return h.out.free()
 	}
 	free := false
 	for _, e := range h.ends {
@@ -50,6 +50,10 @@ func (h *Host) ready() bool {
 
 // rearm has the host looked at when a link is free.
 func (h *Host) rearm() {
+	if h.out != nil {
+		h.out.rearm()
+		return
+	}
 	for _, e := range h.ends {
 		e.out.rearm()
 	}
@@ -81,15 +85,14 @@ func (h *Host) drain(at *end) {
 // emit sends a packet by one of the host's links: all of a flow by the same, of those
 // that are up.
 func (h *Host) emit(p *packet) {
-	at := h.ends[0]
-	if len(h.ends) > 1 {
-		at = h.choose(p)
-		at.nic.stash.push(p)
-		at.nic.stashed++
-		h.drain(at)
+	if h.out != nil {
+		h.out.send(p)
 		return
 	}
-	at.out.send(p)
+	at := h.choose(p)
+	at.nic.stash.push(p)
+	at.nic.stashed++
+	h.drain(at)
 }
 
 func (h *Host) choose(p *packet) *end {

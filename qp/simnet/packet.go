@@ -127,6 +127,9 @@ func (n *Network) read(p *packet) {
 	if f.VLANs != 0 {
 		p.prio = uint8(f.VLAN[0].TCI >> 13)
 	}
+	if n.multipath {
+		n.flowHash(p) // now that it is at hand
+	}
 }
 
 func (n *Network) readBytes(p *packet) {

@@ -12,9 +12,7 @@ const maxQuanta = 0xffff
 
 // pauses is what an output obeys.
 type pauses struct {
-	mask  uint8    // priorities that stand still
-	dead  uint8    // those of mask that the watchdog has given up
-	till  [8]int64 // when they go on
+	till  [8]int64 // when priorities go on
 	since [8]int64 // when PausedFor was last brought up to date
 	began [8]int64 // when the pause, or the last packet that still left, was
 	wake  int64    // when the next evOpen is, 0 for none
@@ -93,8 +91,8 @@ func (q *egress) pausedBy(f *pfc.Frame) {
 			c.till[prio] = now
 			continue
 		}
-		if c.mask>>prio&1 == 0 {
-			c.mask |= 1 << prio
+		if q.paused>>prio&1 == 0 {
+			q.paused |= 1 << prio
 			c.since[prio], c.began[prio] = now, now
 			q.d.counters.Pauses++
 			if w := q.sw.cfg.Watchdog; w != 0 {
@@ -119,14 +117,14 @@ func (d *Direction) reopen() {
 // has. Pauses are made longer and cut short all the time: an event is for the first
 // end that there was, and looks for the next.
 func (d *Direction) open() {
-	c := &d.q.pauses
-	now := d.e.now.ns
-	d.q.account(now)
+	q, now := d.q, d.e.now.ns
+	c := &q.pauses
+	q.account(now)
 	next := int64(noTime)
-	for m := c.mask; m != 0; m &= m - 1 {
+	for m := q.paused; m != 0; m &= m - 1 {
 		if prio := bits.TrailingZeros8(m); c.till[prio] <= now {
-			c.mask &^= 1 << prio
-			c.dead &^= 1 << prio
+			q.paused &^= 1 << prio
+			q.dead &^= 1 << prio
 		} else {
 			next = min(next, c.till[prio])
 		}
@@ -141,10 +139,10 @@ func (d *Direction) open() {
 // watch is the watchdog: it gives up queues that have been paused for too long.
 func (q *egress) watch() {
 	c := &q.pauses
-	for m := c.mask &^ c.dead; m != 0; m &= m - 1 {
+	for m := q.paused &^ q.dead; m != 0; m &= m - 1 {
 		prio := bits.TrailingZeros8(m)
 		if time.Duration(q.d.e.now.ns-c.began[prio]) >= q.sw.cfg.Watchdog {
-			c.dead |= 1 << prio
+			q.dead |= 1 << prio
 			q.d.counters.Watchdog++
 			q.flush(1 << prio)
 		}

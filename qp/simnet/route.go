@@ -1,7 +1,9 @@
 package simnet
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 )
@@ -32,7 +34,7 @@ func (n *Network) Path(from, to *Host) ([]*Direction, error) {
 	}
 	path := []*Direction{from.Out()}
 	for s := from.Out().to.sw; s != nil; {
-		ways := s.routes[to.id]
+		ways := s.waysTo(to.id)
 		if len(ways) == 0 || len(path) > len(n.switches)+1 {
 			return nil, nil
 		}
@@ -55,7 +57,10 @@ func (n *Network) route() error {
 		if err := s.share(); err != nil {
 			return err
 		}
-		s.routes = make([][]*Direction, len(n.hosts))
+	}
+	routes := make([][][]*Direction, len(n.switches)) // by switch, then by host
+	for i := range routes {
+		routes[i] = make([][]*Direction, len(n.hosts))
 	}
 	// Hosts behind the same switches are reached by the same ways.
 	behind := make(map[string][]*Host)
@@ -73,14 +78,17 @@ func (n *Network) route() error {
 		behind[k] = append(behind[k], h)
 	}
 	for _, k := range keys {
-		n.routesTo(behind[k])
+		n.routesTo(behind[k], routes)
 	}
 	for _, s := range n.switches {
 		for h, ways := range s.fixed {
 			ways = slices.DeleteFunc(slices.Clone(ways), func(d *Direction) bool { return d.down })
 			if len(ways) != 0 {
-				s.routes[h] = ways
+				routes[s.id][h] = ways
 			}
+		}
+		if err := s.setRoutes(routes[s.id]); err != nil {
+			return err
 		}
 	}
 	n.spanningTree()
@@ -88,8 +96,37 @@ func (n *Network) route() error {
 	return nil
 }
 
-// routesTo finds the ways to hosts that are behind the same switches.
-func (n *Network) routesTo(hosts []*Host) {
+// setRoutes takes the ways to each host. Few of them differ, and what packets look at
+// are their numbers.
+func (s *Switch) setRoutes(to [][]*Direction) error {
+	s.routes, s.ways = make([]uint16, len(to)), []ways{{}}
+	numbers := make(map[string]uint16)
+	var key []byte
+	for h, all := range to {
+		if len(all) == 0 {
+			continue
+		}
+		key = key[:0]
+		for _, d := range all {
+			key = binary.NativeEndian.AppendUint32(key, uint32(d.id))
+		}
+		i, ok := numbers[string(key)]
+		if !ok {
+			if len(s.ways) > math.MaxUint16 {
+				return fmt.Errorf("%w: the ways from switch %s to the hosts are of more than %d kinds", ErrConfig, s.name, math.MaxUint16)
+			}
+			i = uint16(len(s.ways))
+			numbers[string(key)] = i
+			s.ways = append(s.ways, ways{all[0].q, all})
+			s.n.multipath = s.n.multipath || len(all) > 1
+		}
+		s.routes[h] = i
+	}
+	return nil
+}
+
+// routesTo finds the ways to hosts that are behind the same switches, into routes.
+func (n *Network) routesTo(hosts []*Host, routes [][][]*Direction) {
 	dist := make([]int, len(n.switches)) // links to one of those, -1 for none
 	for i := range dist {
 		dist[i] = -1
@@ -101,7 +138,7 @@ func (n *Network) routesTo(hosts []*Host) {
 			if s == nil || e.out.down {
 				continue
 			}
-			s.routes[h.id] = append(s.routes[h.id], e.in)
+			routes[s.id][h.id] = append(routes[s.id][h.id], e.in)
 			if dist[s.id] < 0 {
 				dist[s.id] = 0
 				todo = append(todo, s)
@@ -128,7 +165,7 @@ func (n *Network) routesTo(hosts []*Host) {
 			}
 		}
 		for _, h := range hosts {
-			s.routes[h.id] = ways
+			routes[s.id][h.id] = ways
 		}
 	}
 }

@@ -72,7 +72,8 @@ type Switch struct {
 	// What every packet looks at comes first.
 	n        *Network
 	e        *engine
-	routes   [][]*Direction // by number of the destination host
+	routes   []uint16 // by number of the destination host: which of ways
+	ways     []ways   // the first is none
 	buffer   BufferPolicy
 	xoff     []uint8 // by port: priorities that its peer was asked to pause
 	lossless uint8
@@ -83,7 +84,7 @@ type Switch struct {
 	router   Router
 	luck     rng
 	salt     uint64
-	held     [8][]int // lossless priorities: see heldBy
+	held     [8][]int32 // lossless priorities: see heldBy
 
 	id      int32
 	name    string
@@ -93,6 +94,15 @@ type Switch struct {
 	noRoute uint64
 	route   RouteInfo
 }
+
+// ways are outputs that lead to a host.
+type ways struct {
+	first *egress
+	all   []*Direction
+}
+
+// waysTo returns the outputs that lead to a host.
+func (s *Switch) waysTo(host int32) []*Direction { return s.ways[s.routes[host]].all }
 
 // swPort is a port as an input.
 type swPort struct {
@@ -105,18 +115,22 @@ type swPort struct {
 
 // egress is a port as an output.
 type egress struct {
+	// What every packet looks at: a line of the processor's cache, and one of q.
 	sw       *Switch
 	d        *Direction
+	control  list // PFC frames, before all else
 	bytes    int
 	area     float64 // byte nanoseconds that waited
 	areaAt   int64
 	port     int32 // of the switch
 	nonEmpty uint8
-	marks    bool // by cp
-	pauses   pauses
-	control  list // PFC frames, before all else
-	q        [8]queue
-	cp       cnp.CongestionPoint
+	paused   uint8 // priorities that stand still
+	dead     uint8 // those of paused that the watchdog has given up
+	marks    bool  // by cp
+
+	q      [8]queue
+	cp     cnp.CongestionPoint
+	pauses pauses
 
 	deficit [8]int
 	turn    int
@@ -135,7 +149,7 @@ func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 	if cfg.Buffer == 0 {
 		cfg.Buffer = 12_000_000
 	}
-	if cfg.Buffer < 0 || cfg.XOFF < 0 || cfg.XON < 0 || cfg.Headroom < 0 || cfg.XON > cfg.XOFF ||
+	if cfg.Buffer < 0 || cfg.Buffer > math.MaxInt32 || cfg.XOFF < 0 || cfg.XON < 0 || cfg.Headroom < 0 || cfg.XON > cfg.XOFF ||
 		cfg.Watchdog < 0 || cfg.Trim && n.bytes || cfg.TrimDSCP > 63 {
 		return nil, fmt.Errorf("%w: switch %+v", ErrConfig, cfg)
 	}

@@ -62,9 +62,7 @@ func (e *engine) warm(list []event) {
 			sum += uint64(p.size)
 		case d.toSW != nil:
 			if p.dst >= 0 {
-				if ways := d.toSW.routes[p.dst]; len(ways) != 0 {
-					qs[i] = ways[0].q
-				}
+				qs[i] = d.toSW.ways[d.toSW.routes[p.dst]].first
 			}
 			if p = p.next; p != nil {
 				sum += uint64(p.size)

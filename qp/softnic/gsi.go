@@ -20,6 +20,7 @@ const maxUnresolvedMADs = 32
 type gsi struct {
 	m     *cm.Machine
 	on    bool // Config.CM was given: calls may be made
+	used  bool // on, or a datagram came: the machine may have something to do
 	calls map[uint32]*Call
 	psn   psn.PSN
 	next  mad   // being sent
@@ -36,7 +37,7 @@ type mad struct {
 func (g *gsi) init(cfg *Config) error {
 	c := cm.Config{MaxCalls: 1}
 	if cfg.CM != nil {
-		c, g.on = *cfg.CM, true
+		c, g.on, g.used = *cfg.CM, true, true
 	}
 	if c.CAGUID == 0 {
 		// The GUID of an Ethernet card: EUI-64 of its address.
@@ -76,6 +77,7 @@ func (p *Port) handleGSI(now time.Time, f *frame.Frame) Result {
 	if f.VLANs != 0 {
 		from.VLAN, from.HasVLAN = f.VLAN[f.VLANs-1].TCI, true
 	}
+	p.gsi.used = true
 	p.gsi.m.HandleMAD(now, from, k.Payload)
 	p.work()
 	return Delivered
@@ -95,7 +97,7 @@ func (p *Port) matchesPKey(k uint16) bool {
 // hardware address wait for it.
 func (p *Port) nextGSI(f *frame.Frame) bool {
 	g := &p.gsi
-	if p.ready.paused&1 != 0 {
+	if !g.used || p.ready.paused&1 != 0 {
 		return false
 	}
 	for {
@@ -128,7 +130,7 @@ func (p *Port) nextGSI(f *frame.Frame) bool {
 }
 
 // idle reports whether QP 1 has nothing to send.
-func (g *gsi) idle() bool { return len(g.ready) == 0 && !g.m.Pending() }
+func (g *gsi) idle() bool { return !g.used || len(g.ready) == 0 && !g.m.Pending() }
 
 func (p *Port) rowOf(a netip.Addr) (int, bool) {
 	for i := range p.gids {

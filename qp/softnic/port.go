@@ -359,7 +359,9 @@ func (p *Port) Due() int64 {
 	if d := p.waiting.Due(0); d != 0 && (t == 0 || d < t) {
 		t = d
 	}
-	if d, ok := p.gsi.m.Deadline(); ok {
+	if !p.gsi.used {
+		// Nothing waits there.
+	} else if d, ok := p.gsi.m.Deadline(); ok {
 		if d := max(p.now+int64(d.Sub(p.clock.Time(p.now))), 1); t == 0 || d < t {
 			t = d
 		}
@@ -388,7 +390,9 @@ func (p *Port) Tick(now time.Time) {
 	if p.neighbors.due != 0 && p.neighbors.due <= t {
 		p.resolveAgain(t)
 	}
-	p.gsi.m.Tick(now)
+	if p.gsi.used {
+		p.gsi.m.Tick(now)
+	}
 	if p.loop.due <= t {
 		p.loop = loopback{}
 	}
