@@ -315,7 +315,7 @@ func (r *run) expect(w *script.Words, from, to time.Duration, eventually bool) e
 		for _, a := range alternatives {
 			err := r.match(p, a)
 			if err == nil {
-				if d := p.at.Sub(start); d < from {
+				if d := p.at.Sub(start); from > 0 && d < from {
 					return deviated("it came too early, after less than %v", from)
 				}
 				r.last = p.at

@@ -123,15 +123,19 @@ func (d *device) examine(s *drill) *result {
 		return res
 	}
 	first := res
-	for first.tries = 1; first.tries < 3; first.tries++ {
-		if again := d.once(s); again.verdict == deviates {
+	first.misses = 1
+	for ; first.tries < 3; first.tries++ {
+		again := d.once(s)
+		if again.verdict == notReached {
+			break // the device, or its agent, is not well: what it did before counts
+		}
+		if again.verdict == deviates {
 			first.misses++
-		} else if again.verdict == follows {
+		} else {
 			res = again
 		}
 	}
-	first.misses++
-	if first.misses > 1 {
+	if res == first || first.misses > 1 {
 		return first
 	}
 	res.tries, res.misses = first.tries, first.misses

@@ -156,10 +156,10 @@ static int destroy(struct object *o)
 	return rc;
 }
 
-/* Queue pairs go before what they use. */
+/* Queue pairs go before what they use, and windows before them: a driver may wait for those. */
 static void reset(void)
 {
-	static const enum kind order[] = { QP, MW, MR, SRQ };
+	static const enum kind order[] = { MW, QP, MR, SRQ };
 
 	for (size_t k = 0; k < sizeof order / sizeof *order; k++)
 		for (int i = 0; i < OBJECTS; i++)
