@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
@@ -81,7 +82,8 @@ func (r *run) callProgram() error {
 	if err := r.dial(script.SplitWords("")); err != nil {
 		return err
 	}
-	for range 3 {
+	var refused error
+	for range 5 {
 		if err := r.sendMAD(script.SplitWords("REQ")); err != nil {
 			return err
 		}
@@ -95,13 +97,20 @@ func (r *run) callProgram() error {
 				continue
 			}
 			if m.Header.AttributeID == cm.AttrREJ {
-				return fmt.Errorf("the program refuses the connection: %v: %s", m.REJ.Reason, m.REJ.Reason.Sentence())
+				refused = fmt.Errorf("the program refuses the connection: %v: %s", m.REJ.Reason, m.REJ.Reason.Sentence())
+				break
 			}
 			if m.Header.AttributeID == cm.AttrREP {
 				r.learn(m)
 				return r.sendMAD(script.SplitWords("RTU"))
 			}
 		}
+		if refused != nil && r.d.link.real() {
+			time.Sleep(300 * time.Millisecond) // it may be starting
+		}
+	}
+	if refused != nil {
+		return refused
 	}
 	return fmt.Errorf("no response to a REQ to %v", r.calls.to)
 }

@@ -178,6 +178,9 @@ func (r *run) next(until time.Time) (*packet, bool) {
 			p.retx = r.seen[uint32(p.Packet.PSN)]
 			r.seen[uint32(p.Packet.PSN)] = true
 		case bth.Response:
+			if s := p.Packet.AETH.Syndrome; p.Packet.Opcode.Ext()&bth.HasAETH != 0 && s.Kind() == aeth.Nak && s.Nak() != aeth.NakPSNSequenceError {
+				r.fatal = true
+			}
 			p.Packet.PSN = p.Packet.PSN.Add(-r.shift)
 		}
 		return p, true

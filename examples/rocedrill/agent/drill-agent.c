@@ -19,14 +19,14 @@
  *   qp type=rc|uc|ud access= [srq= qkey=]  qp= qpn=, in INIT
  *   connect qp= dqpn= psn= rpsn= dgid=     to RTS; mtu= timeout= retry= rnr= min_rnr= rd_atomic= dest_rd_atomic=
  *   modify qp= state=err|sqd, query qp= (state=), destroy qp=
- *   mcast qp= gid=                         joins a group
+ *   mcast qp= gid=                         joins an IPv4 group
  *   mw qp= mr= off= len= access=           binds a type 2 window: mw= rkey= addr=
  *   recv qp=|srq= mr= off= len= id=
  *   post qp= op= mr= off= len= id=         send send_imm send_inv write write_imm read cswap fadd flush
  *        atomic_write; raddr= rkey= imm= inv= cmp= swap= add= flush_len= solicited= fence= dgid= dqpn= qkey=
  *   poll qp= ms=                           waits for completions: a group each, id= status= op= len= imm=
  *   events                                 asynchronous events since the last time: name= qpn=
- *   log                                    lines= of errors and warnings in the kernel's log since the
+ *   log                                    lines= of warnings, oopses and the like in the kernel's log since the
  *                                          last time, the first as text=
  */
 #define _GNU_SOURCE
@@ -64,7 +64,7 @@ static struct object {
 
 static struct ibv_context *device;
 static struct ibv_pd *domains[2];
-static int device_port = 1, kmsg = -1;
+static int device_port = 1, kmsg = -1, group = -1;
 
 static char reply[1 << 20];
 static size_t replied;
@@ -324,11 +324,32 @@ static int gid_of(const char *text, union ibv_gid *g)
 	return text && (inet_pton(AF_INET, text, g->raw + 12) == 1 || inet_pton(AF_INET6, text, g->raw) == 1);
 }
 
+/* The first RoCE v2 GID of the family of far, or -1. */
+static int own_gid(const union ibv_gid *far, uint32_t *interface)
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+	for (int i = 0; i < 256; i++) {
+		struct ibv_gid_entry e;
+
+		if (ibv_query_gid_ex(device, device_port, i, &e, 0) || e.gid_type != IBV_GID_TYPE_ROCE_V2)
+			continue;
+		if (e.gid.raw[0] == 0xfe && far->raw[0] != 0xfe)
+			continue;
+		if (!memcmp(e.gid.raw, mapped, 12) != !memcmp(far->raw, mapped, 12))
+			continue;
+		*interface = e.ndev_ifindex;
+		return i;
+	}
+	return -1;
+}
+
 /* The address vector to dgid=, from the RoCE v2 GID of the same family. */
 static int vector(struct ibv_ah_attr *av)
 {
-	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
 	union ibv_gid far;
+	uint32_t interface;
+	int own;
 
 	memset(av, 0, sizeof *av);
 	if (!gid_of(arg("dgid"), &far)) {
@@ -340,16 +361,8 @@ static int vector(struct ibv_ah_attr *av)
 	av->grh.dgid = far;
 	av->grh.hop_limit = 64;
 	av->grh.traffic_class = number("tclass", 0);
-	for (int i = 0; i < 256; i++) {
-		struct ibv_gid_entry e;
-
-		if (ibv_query_gid_ex(device, device_port, i, &e, 0) || e.gid_type != IBV_GID_TYPE_ROCE_V2)
-			continue;
-		if (e.gid.raw[0] == 0xfe && far.raw[0] != 0xfe)
-			continue;
-		if (!memcmp(e.gid.raw, mapped, 12) != !memcmp(far.raw, mapped, 12))
-			continue;
-		av->grh.sgid_index = i;
+	if ((own = own_gid(&far, &interface)) >= 0) {
+		av->grh.sgid_index = own;
 		return 0;
 	}
 	refuse("the device has no RoCE v2 address of that family", 0);
@@ -405,6 +418,29 @@ static void query(struct object *o)
 	if (rc)
 		return refuse("ibv_query_qp", rc);
 	add("ok state=%s", (unsigned)a.qp_state < 7 ? states[a.qp_state] : "unknown");
+}
+
+/* Joins a group, on the network as well: a socket of its own holds the membership. */
+static void join(struct object *o)
+{
+	union ibv_gid g;
+	struct ip_mreqn m = { .imr_ifindex = 0 };
+	uint32_t interface;
+	int rc;
+
+	if (!gid_of(arg("gid"), &g))
+		return refuse("gid is no address", 0);
+	if (own_gid(&g, &interface) < 0)
+		return refuse("the device has no address of that family", 0);
+	memcpy(&m.imr_multiaddr, g.raw + 12, 4);
+	m.imr_ifindex = interface;
+	if (group < 0)
+		group = socket(AF_INET, SOCK_DGRAM, 0);
+	if (setsockopt(group, IPPROTO_IP, IP_ADD_MEMBERSHIP, &m, sizeof m) && errno != EADDRINUSE)
+		return refuse("joining the group", errno);
+	if ((rc = ibv_attach_mcast(o->verbs, &g, 0)))
+		return refuse("ibv_attach_mcast", rc);
+	add("ok");
 }
 
 static double seconds(void)
@@ -508,6 +544,7 @@ static int post_to_rxe(struct object *o, struct ibv_send_wr *wr, int flush)
 			wr->wr.rdma.remote_addr, number("flush_len", 0), wr->wr.rdma.rkey, 1, 0 };
 
 		memcpy(&w->wr.wr, &f, sizeof f);
+		w->dma.length = w->dma.resid = f.length;
 	} else {
 		memcpy(w->dma.inline_data, (void *)(uintptr_t)wr->sg_list->addr, 8);
 	}
@@ -634,7 +671,7 @@ static void events(void)
 	}
 }
 
-/* Counts lines of the kernel's log that tell of trouble: errors, and whatever a warning or an
+/* Counts lines of the kernel's log that tell of trouble: critical ones, and whatever a warning or an
  * oops prints. */
 static void kernel_log(void)
 {
@@ -650,7 +687,7 @@ static void kernel_log(void)
 		if (n < 0)
 			continue; /* some were overwritten */
 		b[n] = 0;
-		trouble = (atoi(b) & 7) <= 3;
+		trouble = (atoi(b) & 7) <= 2;
 		if (!(text = strchr(b, ';')))
 			continue;
 		for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -666,7 +703,6 @@ static void command(void)
 {
 	const char *c = args[0];
 	struct object *q = find(QP, "qp"), *m = find(MR, "mr");
-	union ibv_gid g;
 	int rc = 0;
 
 	if (strcmp(c, "info") == 0)
@@ -711,8 +747,8 @@ static void command(void)
 		return window(q);
 	if (strcmp(c, "destroy") == 0)
 		return (rc = destroy(q)) ? refuse("ibv_destroy_qp", rc) : add("ok");
-	if (strcmp(c, "mcast") == 0 && gid_of(arg("gid"), &g))
-		return (rc = ibv_attach_mcast(q->verbs, &g, 0)) ? refuse("ibv_attach_mcast", rc) : add("ok");
+	if (strcmp(c, "mcast") == 0)
+		return join(q);
 	refuse("no such command", 0);
 }
 
