@@ -8,10 +8,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
+	"os/signal"
+	"strconv"
 	"strings"
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/bth/mrc"
 )
 
 // Parse parses options, which may stand after files too, and returns the files.
@@ -74,4 +78,71 @@ func (l *Links) Skip(link frame.Link) { l.last = link; l.N++ }
 // Warning says what was skipped and what to do about it.
 func (l *Links) Warning(name string) string {
 	return fmt.Sprintf("%s: %d frames skipped: link type %d is not known here; capture on an Ethernet or IP interface, or with -i any", name, l.N, l.last)
+}
+
+// MRC holds what a program is told about MRC.
+type MRC struct {
+	On      bool       // -mrc
+	Trimmed uint64     // -mrc-trimmed: bit n for DSCP n
+	Halves  mrc.Halves // -mrc-port-half
+}
+
+// Flags adds the options to fs.
+func (m *MRC) Flags(fs *flag.FlagSet) {
+	fs.BoolVar(&m.On, "mrc", false, "")
+	fs.Func("mrc-trimmed", "", func(s string) error {
+		for _, part := range strings.Split(s, ",") {
+			n, err := strconv.ParseUint(part, 0, 8)
+			if err != nil || n > 63 {
+				return fmt.Errorf("%q is no DSCP value; give 0 to 63", part)
+			}
+			m.Trimmed |= 1 << n
+		}
+		return nil
+	})
+	fs.Func("mrc-port-half", "", func(s string) error {
+		switch s {
+		case "low":
+			m.Halves = mrc.LowInPort
+		case "high":
+			m.Halves = mrc.HighInPort
+		default:
+			return fmt.Errorf("%q is neither low nor high: which half of an entropy value is the UDP source port?", s)
+		}
+		return nil
+	})
+}
+
+// Live opens a network interface for what find finds. An interrupt (Ctrl-C) ends
+// the input, as the end of a file does. stop has to be called in the end.
+func Live(name string, find frame.Finder) (l *capture.Live, stop func(), err error) {
+	l, err = capture.OpenLive(name, capture.LiveConfig{Finder: find})
+	if err != nil {
+		return nil, nil, err
+	}
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-interrupts:
+			l.Close()
+		case <-done:
+		}
+	}()
+	return l, func() {
+		signal.Stop(interrupts)
+		close(done)
+		l.Close()
+	}, nil
+}
+
+// Dropped says how many frames of an interface were lost, or nothing where none
+// was.
+func Dropped(name string, s capture.LiveStats) string {
+	if s.Dropped == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: %d of %d frames were dropped, since they came faster than they were read; write less (-summary), or save them with tcpdump first",
+		name, s.Dropped, s.Received)
 }

@@ -1,3 +1,5 @@
+// Package readme_test holds that the programs in the Markdown pages of the module
+// build and run, and that their links lead somewhere.
 package readme_test
 
 import (
