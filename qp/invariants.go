@@ -52,7 +52,7 @@ func (r *Requester) invariants() {
 	}
 	must(out == r.reads.out, "%d requests with responses under way, counted %d", out, r.reads.out)
 	if s := r.sel; s != nil {
-		must(max(s.high, s.again, s.end, s.fresh, s.taken) <= r.win.sent, "scoreboard %d %d %d %d %d of %d", s.high, s.again, s.end, s.fresh, s.taken, r.win.sent)
+		must(max(s.high, s.again, s.end, s.taken) <= r.win.sent, "scoreboard %d %d %d %d of %d", s.high, s.again, s.end, s.taken, r.win.sent)
 	}
 	must(r.credit.beyond <= r.win.sent, "credits %+v with %+v", r.credit, r.win)
 	if r.typ != UC && r.typ != UD && r.sq.cur != r.sq.started && r.mode != broken && r.mode != idle {

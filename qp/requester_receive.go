@@ -138,7 +138,7 @@ func (r *Requester) handleRNR(t int64, w *wqe, code aeth.RNRTimer) Verdict {
 	r.rnr.alone = true
 	r.retry.left = r.attr.RetryCnt // the peer lives
 	if r.sel != nil {              // what was behind it is held no more (rule SR-4)
-		clear(r.sel.acked)
+		clear(r.sel.ring)
 		r.sel.high, r.sel.taken = r.win.sent, r.win.una
 	}
 	r.again()
@@ -209,7 +209,7 @@ func (r *Requester) rewind() {
 	r.asks.since = 0
 	r.credit.beyond = r.win.una // what is sent again waits as it did the first time
 	if r.sel != nil {
-		r.resume(max(r.win.una, r.sel.again))
+		r.resume(r.win.una)
 		return
 	}
 	r.win.next, r.sq.cur = r.win.una, r.sq.done
@@ -218,16 +218,23 @@ func (r *Requester) rewind() {
 // goBack spends a retry and sends again from the oldest unacknowledged packet
 // (rules RQ-23, RQ-24, RQ-27, RQ-31).
 func (r *Requester) goBack() {
+	if r.spend() {
+		r.retry.recovering = true
+		r.again()
+	}
+}
+
+// spend spends a retry, or fails where there is none (rule RQ-32).
+func (r *Requester) spend() bool {
 	if r.retry.left == 0 && !(r.retry.forever && r.attr.RetryCnt == 7) {
 		r.counters.RetryExceededErr++
 		r.fail(r.sq.at(r.sq.done), RetryExcErr)
-		return
+		return false
 	}
 	if r.retry.left != 0 {
 		r.retry.left--
 	}
-	r.retry.recovering = true
-	r.again()
+	return true
 }
 
 // again sends from the oldest unacknowledged packet, and asks anew.

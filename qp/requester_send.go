@@ -90,6 +90,7 @@ func (r *Requester) nextPacket(t int64, out *Outgoing) bool {
 	if r.typ == UD {
 		out.AH = w.wr.AH
 	}
+	first := r.win.next
 	if !r.build(w, out) {
 		r.refuseLocal(w)
 		return false
@@ -107,7 +108,7 @@ func (r *Requester) nextPacket(t int64, out *Outgoing) bool {
 	}
 	r.win.sent = max(r.win.sent, r.win.next)
 	if r.sel != nil {
-		r.sent(out.Retransmission)
+		r.sent(first, out.Retransmission)
 	}
 	if r.typ == UC || r.typ == UD {
 		r.win.una = r.win.next

@@ -55,26 +55,37 @@ func (c *Selective) rtoHigh() time.Duration {
 
 // scoreboard is what a requester knows of the packets outstanding (rules SR-3 to SR-6).
 //
-// Invariant: high, again, end, fresh and taken are at most win.sent.
+// Invariant: high, again, end and taken are at most win.sent.
 type scoreboard struct {
-	acked []psn.Seq // ring: PSN n was acknowledged selectively where its entry is n
-	high  psn.Seq   // what is before it and not acknowledged is lost
-	again psn.Seq   // what was lost before it has been sent again in this recovery
-	end   psn.Seq   // the recovery lasts until all before it is acknowledged
-	fresh psn.Seq   // first never sent when the last retransmission was
-	taken psn.Seq   // the peer has executed the requests before it
+	ring  []outstanding
+	high  psn.Seq // what is not acknowledged from again to here is lost
+	again psn.Seq // what was lost before it has been sent again in this recovery
+	end   psn.Seq // the recovery lasts until all before it is acknowledged
+	top   psn.Seq // the newest PSN that a NAK has named
+	due   psn.Seq // no retransmission is known to be lost before top is here
+	taken psn.Seq // the peer has executed the requests before it
 
 	reorder, few    uint32
 	rtoLow, rtoHigh uint32 // ns
 	long            bool   // the timer runs for rtoHigh
 }
 
+// outstanding is what is known of the packet at PSN seq. Of a PSN that is not in its
+// place of the ring, nothing is.
+type outstanding struct {
+	seq   psn.Seq
+	due   psn.Seq // it was sent again, and is lost once more when this or a newer PSN is named
+	acked bool    // named by a NAK
+}
+
+const never = ^psn.Seq(0)
+
 func newScoreboard(c *Selective) *scoreboard {
 	if c.Packets == 0 {
 		return nil
 	}
 	s := &scoreboard{
-		acked: make([]psn.Seq, ringSize(c.Packets)), reorder: uint32(c.Reorder), few: uint32(c.Few),
+		ring: make([]outstanding, ringSize(c.Packets)), due: never, reorder: uint32(c.Reorder), few: uint32(c.Few),
 		rtoLow: uint32(c.rtoLow()), rtoHigh: uint32(c.rtoHigh()),
 	}
 	if s.few == 0 {
@@ -85,19 +96,31 @@ func newScoreboard(c *Selective) *scoreboard {
 
 // start begins with first, with nothing acknowledged.
 func (s *scoreboard) start(first psn.Seq) {
-	clear(s.acked)
-	s.high, s.again, s.end, s.fresh, s.taken = first, first, first, first, first
+	clear(s.ring)
+	s.high, s.again, s.end, s.taken, s.top, s.due = first, first, first, first, 0, never
 }
 
-func (s *scoreboard) at(n psn.Seq) *psn.Seq { return &s.acked[n&psn.Seq(len(s.acked)-1)] }
+func (s *scoreboard) place(n psn.Seq) *outstanding { return &s.ring[n&psn.Seq(len(s.ring)-1)] }
 
-// lacks reports whether the peer has not got the packet of w at PSN n, or its
-// responses were lost: it is executed, and they are missing.
-func (s *scoreboard) lacks(n psn.Seq, w *wqe) bool {
-	if n < s.taken {
-		return w.wr.Op.hasResponse()
+// at returns the entry of PSN n, anew where another had its place.
+func (s *scoreboard) at(n psn.Seq) *outstanding {
+	o := s.place(n)
+	if o.seq != n {
+		*o = outstanding{seq: n, due: never}
 	}
-	return *s.at(n) != n
+	return o
+}
+
+// lost reports whether the packet of w at PSN n is to be sent again: it has not
+// arrived, or its responses have not.
+func (s *scoreboard) lost(n psn.Seq, w *wqe) bool {
+	if n < s.taken {
+		return n >= s.again && w.wr.Op.hasResponse()
+	}
+	if o := s.place(n); o.seq == n {
+		return !o.acked && (n >= s.again || o.due <= s.top)
+	}
+	return n >= s.again
 }
 
 // timeout returns how long the acknowledgement timer runs when it starts (rule SR-6).
@@ -123,10 +146,8 @@ func (s *scoreboard) lose(upTo psn.Seq) { s.high = max(s.high, upTo) }
 // restart begins a recovery with the oldest unacknowledged packet.
 func (s *scoreboard) restart(w *window) {
 	s.again, s.end = w.una, w.sent
-	if *s.at(w.una) == w.una {
-		*s.at(w.una) = 0 // it was said to have arrived, and then it was not
-	}
 	if w.una < w.sent {
+		s.at(w.una).acked = false // where it was said to have arrived, it has not
 		s.lose(w.una + 1)
 	}
 }
@@ -141,36 +162,43 @@ func (r *Requester) selected(n psn.Seq, a aeth.Header) psn.Seq {
 	if s <= max(n, r.win.una) || s >= r.win.sent {
 		return 0
 	}
-	*r.sel.at(s) = s
+	r.sel.at(s).acked = true
+	r.sel.top = max(r.sel.top, s)
 	return s
 }
 
 // handleSelected takes a NAK sequence error for the oldest unacknowledged PSN, which
 // says that s has arrived, where s is not 0 (rule SR-5).
 func (r *Requester) handleSelected(s psn.Seq) Verdict {
-	upTo := r.win.una + 1
+	b, una := r.sel, r.win.una
+	upTo := una + 1
 	if s != 0 {
-		if upTo = s - psn.Seq(r.sel.reorder); upTo <= r.win.una {
+		if upTo = s - psn.Seq(b.reorder); upTo <= una {
 			return Accepted // it may have been overtaken
 		}
 	}
-	lostAgain := s != 0 && r.win.una < r.sel.again && upTo >= r.sel.fresh
-	r.sel.lose(upTo)
+	b.lose(upTo)
 	switch {
-	case r.win.una < r.sel.end && !lostAgain:
-		if s == 0 {
-			return r.drop(Stale, WhyRecovering)
-		}
-		r.expose()
-		return Accepted
-	case r.rnr.alone: // as in go-back-N
+	case una >= b.end: // a recovery begins
 		r.counters.PacketSeqErr++
-		r.again()
-		return Retried
+		if r.rnr.alone { // as in go-back-N
+			r.again()
+			return Retried
+		}
+		r.goBack()
+		return r.retryVerdict()
+	case s == 0:
+		return r.drop(Stale, WhyRecovering)
+	case una < b.again && b.at(una).due <= b.top: // what was sent again is lost as well
+		r.counters.PacketSeqErr++
+		if r.spend() {
+			r.retry.due, b.end = 0, r.win.sent
+			r.resume(una)
+		}
+		return r.retryVerdict()
 	}
-	r.counters.PacketSeqErr++
-	r.goBack()
-	return r.retryVerdict()
+	r.expose()
+	return Accepted
 }
 
 // responded returns the first PSN at which a response of its own is missing: what is
@@ -187,45 +215,58 @@ func (r *Requester) responded() psn.Seq {
 // expose goes on with what has come to be lost, unless retransmissions are under way.
 func (r *Requester) expose() {
 	if r.mode != broken && r.win.next == r.win.sent {
-		r.resume(max(r.win.una, r.sel.again))
+		r.resume(r.win.una)
 	}
 }
 
 // resume makes the first packet from PSN n on that is lost the next to be sent, or
 // else what was never sent.
 func (r *Requester) resume(n psn.Seq) {
-	s := r.sel
-	i := r.sq.find(n)
-	for i != r.sq.started && n < s.high {
+	b := r.sel
+	due, whole := never, n == r.win.una
+	if b.top < b.due {
+		n, whole = max(n, b.again), false
+	}
+	for i := r.sq.find(n); i != r.sq.started && n < b.high; {
 		w := r.sq.at(i)
 		switch {
 		case n >= w.end():
 			i++
 			continue
-		case s.lacks(n, w):
+		case b.lost(n, w):
 			r.win.next, r.sq.cur = n, i
-			if n >= s.end {
-				s.end = r.win.sent
+			if n >= b.end {
+				b.end = r.win.sent
 			}
 			return
 		case w.wr.Op.hasResponse():
 			n = w.end()
-		default:
-			n++
+			continue
 		}
+		if o := b.place(n); o.seq == n && !o.acked {
+			due = min(due, o.due)
+		}
+		n++
 	}
-	s.again = min(max(s.again, n), r.win.sent)
+	if whole {
+		b.due = due
+	}
+	b.again = min(max(b.again, n), r.win.sent)
 	r.win.next, r.sq.cur = r.win.sent, r.sq.started
 	if r.sq.started != r.sq.done && r.sq.at(r.sq.started-1).end() > r.win.sent {
 		r.sq.cur--
 	}
 }
 
-// sent takes note that a packet was sent.
-func (r *Requester) sent(again bool) {
-	r.sel.lengthen(&r.win, &r.retry.due)
+// sent takes note that the packet at PSN n was sent, again or for the first time.
+func (r *Requester) sent(n psn.Seq, again bool) {
+	b := r.sel
+	b.lengthen(&r.win, &r.retry.due)
 	if again {
-		r.sel.fresh, r.sel.again = r.win.sent, max(r.sel.again, r.win.next)
+		o := b.at(n)
+		o.due = r.win.sent + psn.Seq(b.reorder)
+		b.due = min(b.due, o.due)
+		b.again = max(b.again, r.win.next)
 		r.resume(r.win.next)
 	}
 }

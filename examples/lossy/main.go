@@ -1,6 +1,6 @@
 // Lossy shows what packet loss does to the goodput of reliable connections, which
-// go back to the lost packet and send everything after it again. See usage.go for
-// its help text.
+// go back to the lost packet and send everything after it again, and what selective
+// repeat makes of it. See usage.go for its help text.
 package main
 
 import (

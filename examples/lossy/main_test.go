@@ -42,7 +42,7 @@ func TestJSON(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(l), &p))
 		ps = append(ps, p)
 	}
-	require.Len(t, ps, 9) // three curves: 4.2 ms and the two other timeouts
+	require.Len(t, ps, 12) // four curves: 4.2 ms, selective repeat, the two other timeouts
 	require.Greater(t, ps[0].Goodput, 90.0)
 	require.Less(t, ps[2].Goodput, ps[0].Goodput/2)
 	require.Zero(t, ps[0].Lost)
@@ -70,4 +70,29 @@ func TestCliff(t *testing.T) {
 	require.InDelta(t, 0.01, l, 1e-9)
 	_, ok = (&curve{points: []point{{Loss: 0, Goodput: 100}, {Loss: 0.1, Goodput: 90}}}).cliff()
 	require.False(t, ok)
+}
+
+// What is measured is what the model says, which knows nothing of the machines: within
+// 5 % where timeouts are many, and at any loss for selective repeat within 10 %, far
+// above go-back-N.
+func TestModel(t *testing.T) {
+	for _, c := range []struct {
+		loss    float64
+		packets int
+		long    bool
+	}{{0.1, 60_000, false}, {0.05, 200_000, true}, {0.001, 40_000, false}} {
+		if c.long && testing.Short() {
+			continue
+		}
+		o := options{losses: []float64{c.loss}, mtus: []int{1024}, sizes: []int{256 << 10}, timeout: 6, packets: c.packets, seed: 3}
+		curves := o.curves()[:2]
+		require.NoError(t, measureAll(curves, &o, nil))
+		back, selects := curves[0].points[0], curves[1].points[0]
+		require.InEpsilon(t, back.Model, back.Goodput, 0.05, "%+v", back)
+		require.InEpsilon(t, selects.Model, selects.Goodput, 0.1, "%+v", selects)
+		if c.loss > 0.01 {
+			require.Greater(t, selects.Goodput, 10*back.Goodput)
+		}
+		require.LessOrEqual(t, float64(selects.Again), 1.5*float64(selects.Lost), "what is not lost is hardly sent again")
+	}
 }

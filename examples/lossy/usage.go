@@ -7,7 +7,10 @@ const usage = `usage: lossy [-mtu LIST] [-size LIST] [-loss LIST] [-timeout N] [
 
 Measures the goodput of RDMA WRITEs over a reliable connection on a virtual link
 of 100 Gb/s and 2 us each way that loses packets in both directions. Prints a
-table, and where each curve falls to half.
+table, the same by a model (model.go), and where each curve falls to half.
+
+Connections go back to the lost packet, as RoCE has it; one curve for each MTU
+sends again only what is lost (selective repeat, rules SR-1 to SR-6).
 
   -mtu LIST     path MTUs, bytes (default 256,1024,4096)
   -size LIST    message sizes, bytes, K and M for binary thousands and millions
@@ -17,8 +20,10 @@ table, and where each curve falls to half.
   -timeout N    acknowledgement timeout code: 4.096 us x 2^N
                 (default 14, 67 ms, as the perftest tools have it)
   -packets N    packets of data to deliver for a point (default 100000); from
-                0.02 % loss on up to 8 times as many, until there were 12
-                timeouts, so that luck has less of a say
+                0.02 % loss on up to 8 times as many, until there were 30
+                timeouts or the goodput is known to 10 %: timeouts are rare and
+                long, and a point that saw few of them is luck. Such a point has
+                a ? in the table, and its bounds in -json
   -seed N       another seed, another run; the same seed, the same (default 1)
   -json         a JSON object a line for each point instead of the table
   -o FILE.svg   also draw the curves

@@ -267,8 +267,7 @@ func (f *Flow) Received() uint64 {
 	if f.cfg.Op == qp.OpRead {
 		return uint64(f.done) * uint64(f.cfg.Size)
 	}
-	c, size, mtu := f.qb.Counters(), uint64(f.cfg.Size), uint64(f.qb.Attr().PathMTU)
-	good := c.RxPackets - c.OutOfSequence - c.DuplicateRequest - c.OutOfBuffer - c.Invalid - c.Inactive
+	good, size, mtu := f.qb.Executed(), uint64(f.cfg.Size), uint64(f.qb.Attr().PathMTU)
 	per := max(1, (size+mtu-1)/mtu)
 	return good/per*size + good%per*mtu
 }

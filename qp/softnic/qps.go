@@ -185,6 +185,10 @@ func (q *QP) Counters() qp.Counters { return q.machine().Counters() }
 // Outstanding returns the number of sends that are not complete.
 func (q *QP) Outstanding() int { return q.machine().Outstanding() }
 
+// Executed returns how many PSNs of the peer's requests were executed since the QP
+// began to receive.
+func (q *QP) Executed() uint64 { return q.machine().Executed() }
+
 // Rate returns what congestion control allows the QP to send, in bits per second,
 // and whether it is limited at all.
 func (q *QP) Rate() (rate uint64, limited bool) {
