@@ -366,3 +366,64 @@ func TestBindNewRKey(t *testing.T) {
 	_, err := m.Bind(qp.Binding{Window: wr.NewRKey, Region: region, VA: 0x1000, Len: 8, NewRKey: 0x66600})
 	require.ErrorIs(t, err, qp.ErrBind)
 }
+
+// Type 1 windows: of all QPs of a protection domain, bound anew and unbound by binds.
+func TestWindowType1(t *testing.T) {
+	m, err := qp.NewRegions(4)
+	require.NoError(t, err)
+	region, err := m.Register(qp.Region{PD: 1, Data: make([]byte, 64), Addr: 0x1000, Access: qp.MWBind})
+	require.NoError(t, err)
+	w, err := m.AllocWindow1(1)
+	require.NoError(t, err)
+	reaches := func(pd qp.PD, qpn, key uint32, va uint64) bool {
+		_, ok := m.Remote(qp.RemoteAccess{PD: pd, QPN: qpn, RKey: key, VA: va, Len: 8, Right: qp.RemoteWrite})
+		return ok
+	}
+	bind := func(va uint64, n uint32) error {
+		var err error
+		k, err := m.Bind(qp.Binding{Window: w, Region: region, VA: va, Len: n, Access: qp.RemoteWrite, QPN: 5})
+		if err == nil {
+			require.Equal(t, qp.IncRKey(w), k)
+			w = k
+		}
+		return err
+	}
+	require.False(t, reaches(1, 6, w, 0x1000))
+	require.NoError(t, bind(0x1000, 8))
+	require.True(t, reaches(1, 6, w, 0x1000))
+	require.False(t, reaches(2, 6, w, 0x1000))
+	old := w
+	require.NoError(t, bind(0x1008, 8), "bound anew")
+	require.False(t, reaches(1, 6, old, 0x1000))
+	require.False(t, reaches(1, 6, w, 0x1000))
+	require.True(t, reaches(1, 6, w, 0x1008))
+	require.False(t, m.Invalidate(qp.RemoteAccess{PD: 1, QPN: 5, RKey: w}))
+	require.ErrorIs(t, m.InvalidateLocal(w), qp.ErrNoRegion)
+	require.NoError(t, bind(0, 0), "unbound")
+	require.False(t, reaches(1, 6, w, 0x1008))
+	require.NoError(t, bind(0x1000, 8))
+	require.True(t, reaches(1, 6, w, 0x1000))
+}
+
+// A region that is registered again keeps its key; its windows die.
+func TestReregister(t *testing.T) {
+	m, err := qp.NewRegions(4)
+	require.NoError(t, err)
+	key, err := m.Register(qp.Region{PD: 1, Data: make([]byte, 64), Addr: 0x1000, Access: qp.MWBind | qp.RemoteWrite})
+	require.NoError(t, err)
+	w, err := m.AllocWindow(1)
+	require.NoError(t, err)
+	w, err = m.Bind(qp.Binding{Window: w, Region: key, VA: 0x1000, Len: 8, Access: qp.RemoteWrite, QPN: 5})
+	require.NoError(t, err)
+	reaches := func(key uint32, va uint64, right qp.Access) bool {
+		_, ok := m.Remote(qp.RemoteAccess{PD: 1, QPN: 5, RKey: key, VA: va, Len: 8, Right: right})
+		return ok
+	}
+	require.True(t, reaches(w, 0x1000, qp.RemoteWrite))
+	require.ErrorIs(t, m.Reregister(w, qp.Region{}), qp.ErrNoRegion)
+	require.ErrorIs(t, m.Reregister(key, qp.Region{Data: make([]byte, 2), Addr: 1<<64 - 1}), qp.ErrRange)
+	require.True(t, reaches(key, 0x1000, qp.RemoteWrite))
+	require.NoError(t, m.Reregister(key, qp.Region{PD: 1, Data: make([]byte, 8), Addr: 0x2000, Access: qp.RemoteRead | qp.MWBind}))
+	require.False(t, reaches(key, 0x1000, qp.RemoteWrite) || reaches(key, 0x2000, qp.RemoteWrite) || reaches(w, 0x1000, qp.RemoteWrite))
+	require.True(t, reaches(key, 0x2000, qp.RemoteRead))
+}

@@ -32,6 +32,7 @@ type regionSlot struct {
 	key    uint8 // changes with each use of the slot
 	access Access
 	kind   slotKind
+	type1  bool // a window of its protection domain
 }
 
 type slotKind uint8
@@ -43,7 +44,7 @@ const (
 	slotWindow
 )
 
-// Regions is a table of memory regions and type 2 windows. Looking a key up
+// Regions is a table of memory regions and windows. Looking a key up
 // takes constant time. It is a [Memory].
 //
 // A key is a slot number, 24 bits, and in the low byte a part that changes each
@@ -141,11 +142,31 @@ func (t *Regions) Register(r Region) (rkey uint32, err error) {
 	if err != nil {
 		return 0, err
 	}
+	s.set(&r)
+	return rkey, nil
+}
+
+// Reregister puts another region in the place of one, under the same key
+// (ibv_rereg_mr). Windows that were bound to it die. On an error nothing has changed.
+func (t *Regions) Reregister(rkey uint32, r Region) error {
+	s := t.lookup(rkey)
+	switch n := uint64(len(r.Data)); {
+	case s == nil || s.kind != slotRegion:
+		return ErrNoRegion
+	case n != 0 && r.Addr+(n-1) < r.Addr && r.Access&ZeroBased == 0:
+		return ErrRange
+	}
+	s.turn++
+	s.set(&r)
+	return nil
+}
+
+// set makes s the region r.
+func (s *regionSlot) set(r *Region) {
 	s.kind, s.data, s.addr, s.pd, s.access = slotRegion, r.Data, r.Addr, r.PD, r.Access
 	if r.Access&ZeroBased != 0 {
 		s.addr = 0
 	}
-	return rkey, nil
 }
 
 // Deregister removes a region or a window. A region goes with its windows still
@@ -169,6 +190,16 @@ func (t *Regions) AllocWindow(pd PD) (rkey uint32, err error) {
 	return rkey, nil
 }
 
+// AllocWindow1 adds a type 1 window and returns its key. All QPs of its protection domain
+// may use it; it may be bound anew at any time, and a bind of no bytes unbinds it; neither
+// peers nor LOCAL_INV invalidate it.
+func (t *Regions) AllocWindow1(pd PD) (rkey uint32, err error) {
+	if rkey, err = t.AllocWindow(pd); err == nil {
+		t.lookup(rkey).type1 = true
+	}
+	return rkey, err
+}
+
 // Binding says to what a window is bound, and for whom.
 type Binding struct {
 	Window uint32 // key of the window
@@ -182,31 +213,34 @@ type Binding struct {
 	NewRKey uint32
 }
 
-// Bind binds a window and returns its new key: the old one is dead. A window that
+// Bind binds a window and returns its new key: the old one is dead. A type 2 window that
 // is bound must be invalidated first. The region must allow it with MWBind; what the
-// window grants to its QP is its own affair, and may be more than the region grants to
-// everybody (local memory is always writable here). The range is not empty.
+// window grants is its own affair, and may be more than the region grants to everybody.
+// The range is not empty, but for a type 1 window, which is unbound then.
 func (t *Regions) Bind(b Binding) (rkey uint32, err error) {
 	w, r := t.lookup(b.Window), t.lookup(b.Region)
-	if w == nil || r == nil {
+	if w == nil || w.kind < slotWindowFree {
 		return 0, ErrNoRegion
 	}
-	if w.kind != slotWindowFree || r.kind != slotRegion || w.pd != r.pd ||
-		r.access&MWBind == 0 || b.Access&MWBind != 0 || b.Len == 0 {
+	if b.Access&MWBind != 0 || w.kind == slotWindow && !w.type1 || b.NewRKey != 0 && b.NewRKey>>8 != b.Window>>8 {
 		return 0, ErrBind
 	}
-	if b.NewRKey != 0 && b.NewRKey>>8 != b.Window>>8 {
-		return 0, ErrBind
-	}
-	n := uint64(b.Len)
-	off, ok := r.offset(b.VA, n)
-	if !ok {
-		return 0, ErrBind
-	}
-	w.kind, w.parent, w.age, w.qpn, w.access = slotWindow, b.Region, r.turn, b.QPN, b.Access
-	w.data, w.addr = r.data[off:off+n:off+n], b.VA
-	if b.Access&ZeroBased != 0 {
-		w.addr = 0
+	if w.type1 && b.Len == 0 {
+		*w = regionSlot{kind: slotWindowFree, pd: w.pd, key: w.key, turn: w.turn, type1: true}
+	} else {
+		if r == nil {
+			return 0, ErrNoRegion
+		}
+		n := uint64(b.Len)
+		off, ok := r.offset(b.VA, n)
+		if r.kind != slotRegion || w.pd != r.pd || r.access&MWBind == 0 || n == 0 || !ok {
+			return 0, ErrBind
+		}
+		w.kind, w.parent, w.age, w.qpn, w.access = slotWindow, b.Region, r.turn, b.QPN, b.Access
+		w.data, w.addr = r.data[off:off+n:off+n], b.VA
+		if b.Access&ZeroBased != 0 {
+			w.addr = 0
+		}
 	}
 	w.key++
 	if b.NewRKey != 0 {
@@ -239,7 +273,7 @@ func (t *Regions) Remote(a RemoteAccess) ([]byte, bool) {
 	case slotWindow:
 		// The slot may have been reused under the same 8-bit key; turn counts
 		// every reuse.
-		if r := t.lookup(s.parent); s.qpn != a.QPN || r == nil || r.turn != s.age {
+		if r := t.lookup(s.parent); s.qpn != a.QPN && !s.type1 || r == nil || r.turn != s.age {
 			return nil, false
 		}
 	default:
@@ -274,7 +308,7 @@ func (t *Regions) Local(a LocalAccess) ([]byte, bool) {
 // to this QP, and nothing else. The window stays allocated, to be bound again.
 func (t *Regions) Invalidate(a RemoteAccess) bool {
 	s := t.lookup(a.RKey)
-	if s == nil || s.kind != slotWindow || s.pd != a.PD || s.qpn != a.QPN {
+	if s == nil || s.kind != slotWindow || s.type1 || s.pd != a.PD || s.qpn != a.QPN {
 		return false
 	}
 	*s = regionSlot{kind: slotWindowFree, pd: s.pd, key: s.key, turn: s.turn}
@@ -284,7 +318,7 @@ func (t *Regions) Invalidate(a RemoteAccess) bool {
 // InvalidateLocal is Invalidate by the owner: the window rkey, whatever its QP.
 func (t *Regions) InvalidateLocal(rkey uint32) error {
 	s := t.lookup(rkey)
-	if s == nil || s.kind != slotWindow {
+	if s == nil || s.kind != slotWindow || s.type1 {
 		return ErrNoRegion
 	}
 	t.Invalidate(RemoteAccess{PD: s.pd, QPN: s.qpn, RKey: rkey})

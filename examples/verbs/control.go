@@ -71,14 +71,8 @@ func (e *engine) control(now time.Time, c *C.struct_rv_cmd) C.int {
 		return e.register(c)
 	case C.RV_DEREG_MR:
 		return e.deregister(c.key)
-	case C.RV_ALLOC_MW:
-		key, err := e.mem.AllocWindow(qp.PD(c.pd))
-		if err != nil {
-			return C.ENOMEM
-		}
-		c.key = C.uint32_t(key)
-	case C.RV_DEALLOC_MW:
-		return e.deregister(c.key)
+	case C.RV_ALLOC_MW, C.RV_DEALLOC_MW:
+		return e.window(c)
 	case C.RV_CREATE_QP:
 		return e.createQP((*C.struct_rv_qp)(c.obj))
 	case C.RV_CREATE_SRQ:

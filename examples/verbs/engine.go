@@ -268,7 +268,7 @@ func (e *engine) start() error {
 	seed := new([32]byte)
 	crand.Read(seed[:])
 	// Keys are not sealed: the low byte of a window's key is the program's (ibv_inc_rkey).
-	e.mem = &memory{Regions: regions, access: map[uint32]uint32{}}
+	e.mem = &memory{Regions: regions, access: map[uint32]uint32{}, keys: map[uint32]uint32{}}
 	cfg := softnic.Config{MAC: frame.MAC{2, 0, 0, 0, 0, 1}, GIDs: []softnic.GID{{Addr: e.addr.WithZone("")}}, MaxQPs: C.RV_MAX_QP, Regions: regions,
 		PeerMAC: e.sock.PeerMAC(), Seed: seed, CM: &cm.Config{}}
 	if e.log.Enabled(nil, slog.LevelDebug) {

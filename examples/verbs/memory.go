@@ -18,6 +18,7 @@ import (
 type memory struct {
 	*qp.Regions
 	access map[uint32]uint32 // of each region: enum ibv_access_flags
+	keys   map[uint32]uint32 // of each window, by its handle: the key that it has now
 }
 
 // page is the least that memory is mapped in.
@@ -40,7 +41,15 @@ func (m *memory) Bind(b qp.Binding) (uint32, error) {
 	if b.Access&(qp.RemoteWrite|qp.RemoteAtomic) != 0 && m.access[b.Region]&C.IBV_ACCESS_LOCAL_WRITE == 0 {
 		return 0, qp.ErrBind
 	}
-	return m.Regions.Bind(b)
+	h := b.Window &^ 0xff // the same for all keys of a window
+	if k, ok := m.keys[h]; ok {
+		b.Window = k
+	}
+	k, err := m.Regions.Bind(b)
+	if err == nil {
+		m.keys[h] = k
+	}
+	return k, err
 }
 
 var seen byte
@@ -80,19 +89,20 @@ func rights(v C.uint32_t) (a qp.Access) {
 	return a
 }
 
-// register carries out RV_REG_MR: a region, or a new one in the place of another.
+// register carries out RV_REG_MR: a region, or with a mask another in the place of one.
 func (e *engine) register(c *C.struct_rv_cmd) C.int {
+	r := qp.Region{PD: qp.PD(c.pd), Data: unsafe.Slice((*byte)(c.obj), int(c.len)), Addr: uint64(c.addr), Access: rights(c.access)}
+	key, err := uint32(c.key), error(nil)
 	if c.mask != 0 {
-		if e.deregister(c.key) != 0 {
-			return C.EINVAL
-		}
-	} else if e.mem.Len() >= C.RV_MAX_MR {
-		return C.ENOMEM
+		err = e.mem.Reregister(key, r)
+	} else {
+		key, err = e.mem.Register(r)
 	}
-	data := unsafe.Slice((*byte)(c.obj), int(c.len))
-	key, err := e.mem.Register(qp.Region{PD: qp.PD(c.pd), Data: data, Addr: uint64(c.addr), Access: rights(c.access)})
-	if err != nil {
+	switch {
+	case is(err, qp.ErrNoKeys):
 		return C.ENOMEM
+	case err != nil:
+		return C.EINVAL
 	}
 	e.mem.access[key] = uint32(c.access)
 	c.key = C.uint32_t(key)
@@ -104,5 +114,28 @@ func (e *engine) deregister(key C.uint32_t) C.int {
 		return C.EINVAL
 	}
 	delete(e.mem.access, uint32(key))
+	return 0
+}
+
+// window carries out RV_ALLOC_MW and RV_DEALLOC_MW.
+func (e *engine) window(c *C.struct_rv_cmd) C.int {
+	h := uint32(c.key) &^ 0xff
+	if c.op == C.RV_DEALLOC_MW {
+		if e.mem.Deregister(e.mem.keys[h]) != nil {
+			return C.EINVAL
+		}
+		delete(e.mem.keys, h)
+		return 0
+	}
+	alloc := e.mem.AllocWindow
+	if c.mask == C.IBV_MW_TYPE_1 {
+		alloc = e.mem.AllocWindow1
+	}
+	key, err := alloc(qp.PD(c.pd))
+	if err != nil {
+		return C.ENOMEM
+	}
+	e.mem.keys[key&^0xff] = key
+	c.key = C.uint32_t(key)
 	return 0
 }

@@ -264,7 +264,7 @@ PUBLIC int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
 	if (!rv_live())
 		return EIO;
 	*a = (struct ibv_device_attr){
-		.max_mr_size = 1ull << 40, .page_size_cap = 0xfffff000, .vendor_part_id = 1, .hw_ver = 1,
+		.max_mr_size = 1ull << 40, .page_size_cap = 0xfffff000, .vendor_id = 0x1, .vendor_part_id = 1, .hw_ver = 1,
 		.max_qp = RV_MAX_QP - 32, .max_qp_wr = RV_MAX_WR,
 		.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD |
 			IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_XRC | IBV_DEVICE_MEM_MGT_EXTENSIONS |
