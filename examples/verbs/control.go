@@ -39,10 +39,10 @@ func (e *engine) command(now time.Time) bool {
 	}()
 	if c.op == C.RV_OPEN {
 		c.err = 0
-		if err := e.open(); err != nil {
+		if err := e.open(C.GoString(&c.text[0])); err != nil {
 			c.err = C.ENODEV
 			for i, b := range []byte(err.Error())[:min(len(err.Error()), len(c.text)-1)] {
-				c.text[i] = C.char(b)
+				c.text[i], c.text[i+1] = C.char(b), 0
 			}
 		}
 		return true
@@ -239,6 +239,13 @@ var masks = [...]struct {
 }
 
 func (e *engine) modify(now time.Time, p *pair, v *C.struct_ibv_qp_attr, mask uint32) C.int {
+	// The kernel drops what a half of an XRC connection has no use for.
+	switch p.q.Type() {
+	case qp.XRCSend:
+		mask &^= C.IBV_QP_MAX_DEST_RD_ATOMIC | C.IBV_QP_MIN_RNR_TIMER
+	case qp.XRCRecv:
+		mask &^= C.IBV_QP_MAX_QP_RD_ATOMIC | C.IBV_QP_RETRY_CNT | C.IBV_QP_RNR_RETRY
+	}
 	var m qp.AttrMask
 	rest := mask
 	for _, x := range masks {

@@ -111,7 +111,6 @@ func (e *engine) run() {
 			continue
 		}
 		if e.idle++; e.idle < spins {
-			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 			continue
 		}
 		e.sleep()
@@ -119,7 +118,7 @@ func (e *engine) run() {
 }
 
 // spins is how often the loop looks in vain before it sleeps: to be woken costs more.
-const spins = 20
+const spins = 3
 
 // word returns a field of C memory that both sides change.
 func word(p *C.uint32_t) *uint32   { return (*uint32)(unsafe.Pointer(p)) }
@@ -221,11 +220,14 @@ func (e *engine) sleep() {
 
 // open opens the port: the address that ROCE_ADDR names, or the first of the loopback
 // network that is free.
-func (e *engine) open() error {
+func (e *engine) open(want string) error {
 	if e.port != nil {
 		return nil
 	}
 	name := os.Getenv("ROCE_ADDR")
+	if name == "" {
+		name = want
+	}
 	var err error
 	if name != "" {
 		e.sock, err = endpoint.OpenSocket(name)
@@ -282,7 +284,7 @@ func (e *engine) start() error {
 	e.qps, e.srqs, e.ahs = map[uint32]*pair{}, map[uint32]*shared{}, map[uint32]*qp.AddressHandle{}
 	e.armed = map[*shared]struct{}{}
 	e.bells = [C.RV_BELLS]drain{}
-	e.cms = calls{}
+	e.cms = newCalls()
 	if e.faults, err = newFaults(os.Getenv("ROCE_FAULTS")); err != nil {
 		return err
 	}

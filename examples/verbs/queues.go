@@ -24,7 +24,6 @@ type pair struct {
 	recv *receiver
 	wr   qp.SendWR
 	attr C.struct_ibv_qp_attr // as it was last set, for what the port does not keep
-	call *call
 }
 
 func (p *pair) ib() *C.struct_ibv_qp { return (*C.struct_ibv_qp)(unsafe.Pointer(p.c)) }

@@ -161,3 +161,79 @@ func TestOpenErrors(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(out), "::ffff:127.0.0.", "without ROCE_ADDR a free address is taken")
 }
+
+// perftest returns the command line of a perftest program and its client's.
+func perftest(t *testing.T, line string) (port int, server, client []string) {
+	t.Helper()
+	port = freePort(t)
+	f := strings.Fields(line)
+	server = append([]string{f[0], "-F", "-x", "0", "-p", fmt.Sprint(port)}, f[1:]...)
+	return port, server, append(append([]string{}, server...), "127.0.0.1")
+}
+
+// The programs of perftest: operations, services, both directions, sizes, durations,
+// events. (-a, all sizes, is not among them: for each it measures the processor's clock,
+// which takes seconds on a loaded machine.)
+func TestPerftest(t *testing.T) {
+	for _, line := range []string{
+		"ib_send_bw -n 200", "ib_send_bw -c UC -n 200", "ib_send_bw -c UD -n 200 -e", "ib_send_bw -b -n 200", "ib_send_bw -D 1 -s 4096", "ib_send_bw -q 4 -n 100",
+		"ib_send_lat -n 100", "ib_send_lat -c UC -n 100 -e", "ib_send_lat -c UD -n 100",
+		"ib_write_bw -n 200", "ib_write_bw -c UC -n 200 -b", "ib_write_lat -n 100", "ib_write_lat -s 4097 -n 20", "ib_send_bw -s 2097153 -n 5",
+		"ib_read_bw -n 100 -e", "ib_read_lat -n 100", "ib_atomic_bw -n 200", "ib_atomic_lat -n 100 -A CMP_AND_SWAP",
+		"ib_send_bw -c XRC -n 50", "ib_send_bw --use-srq -q 2 -n 100", "ib_write_bw -I 64 -s 64 -n 100",
+	} {
+		t.Run(line, func(t *testing.T) {
+			port, server, client := perftest(t, line)
+			_, out := both(t, port, nil, server, client)
+			require.Regexp(t, `(?m)^ *\d+ +\d+ +[\d.]+`, out)
+		})
+	}
+}
+
+// late runs a server whose readiness cannot be seen, for it listens with librdmacm, and
+// then its client, which is refused while the server is not ready, up to five times.
+func late(t *testing.T, server, client string, serverCode int) string {
+	t.Helper()
+	sv, cl := strings.Fields(server), strings.Fields(client)
+	need(t, sv[0])
+	var out []byte
+	for try := 1; ; try++ {
+		ctx, cancel := context.WithTimeout(t.Context(), limit/2)
+		var sout bytes.Buffer
+		s := command(ctx, "127.0.0.2", nil, sv...)
+		s.Stdout, s.Stderr = &sout, &sout
+		require.NoError(t, s.Start())
+		time.Sleep(time.Duration(try) * 400 * time.Millisecond)
+		cctx, ccancel := context.WithTimeout(ctx, limit/3)
+		var err error
+		out, err = command(cctx, "127.0.0.3", nil, cl...).CombinedOutput()
+		ccancel()
+		if err != nil {
+			cancel()
+		}
+		serr := s.Wait()
+		cancel()
+		if err == nil && (serr == nil || s.ProcessState.ExitCode() == serverCode) {
+			return string(out)
+		}
+		if try == 5 {
+			t.Fatalf("client: %v\n%s\nserver: %v\n%s", err, out, serr, sout.String())
+		}
+	}
+}
+
+// Connections by librdmacm: the programs of rdmacm-utils, and perftest with -R.
+func TestRdmacm(t *testing.T) {
+	require.Contains(t, late(t, "rping -s -a 127.0.0.2 -C 5", "rping -c -a 127.0.0.2 -C 5 -v -V", 255), "rdma-ping-4")
+	require.Contains(t, late(t, "ucmatose -b 127.0.0.2 -c 4", "ucmatose -s 127.0.0.2 -c 4", 0), "return status 0")
+	require.Contains(t, late(t, "ucmatose -m", "ucmatose -s 127.0.0.2 -m", 0), "return status 0")
+	require.Contains(t, late(t, "udaddy -b 127.0.0.2", "udaddy -s 127.0.0.2", 0), "return status 0")
+	require.Contains(t, late(t, "rdma_server", "rdma_client -s 127.0.0.2", 0), "rdma_client: end 0")
+	for _, p := range []string{"ib_write_bw -n 100", "ib_send_lat -n 100", "ib_read_lat -n 50"} {
+		require.Regexp(t, `(?m)^ *\d+ +\d+ +[\d.]+`, late(t, p+" -F -R", p+" -F -R 127.0.0.2", 0))
+	}
+	// Nobody listens.
+	need(t, "rping")
+	out, err := command(t.Context(), "127.0.0.3", nil, "rping", "-c", "-a", "127.0.0.3", "-C", "1").CombinedOutput()
+	require.Error(t, err, string(out))
+}

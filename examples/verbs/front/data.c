@@ -4,8 +4,6 @@
 #include <sys/eventfd.h>
 #include <time.h>
 
-extern struct rv_shared *rv_sh;
-
 static uint32_t power(uint32_t n)
 {
 	uint32_t p = 1;

@@ -168,7 +168,7 @@ enum rv_op {
 	RV_CM_DISCONNECT,
 	RV_CM_DESTROY,
 	RV_CM_SIDR,
-	RV_CM_ESTABLISH,
+	RV_CM_MIGRATE,
 };
 
 /* A command. The engine answers with an errno, 0 for none. */

@@ -48,6 +48,21 @@ int rv_pipe(int fd[2])
 	return 0;
 }
 
+/* rv_close_late closes the end of a pipe that events are written to, but not at once: a
+ * thread may wait at the other end, and is to go on waiting when its descriptor is closed,
+ * as it does with the kernel's. */
+void rv_close_late(int fd)
+{
+	static int late[64];
+	static uint32_t next;
+	pthread_mutex_lock(&big);
+	int old = late[next % 64];
+	late[next++ % 64] = fd;
+	pthread_mutex_unlock(&big);
+	if (old)
+		close(old);
+}
+
 /* Handles of objects that events name: the object may be gone when the event is read. */
 static struct {
 	void *obj;
@@ -151,6 +166,10 @@ static void *engine_thread(void *arg)
 }
 
 int rv_live(void) { return rv_sh != NULL; }
+
+/* rv_want names the address that the device is opened with where ROCE_ADDR does not. */
+static char wanted[64];
+void rv_want(const char *addr) { snprintf(wanted, sizeof wanted, "%s", addr ? addr : ""); }
 
 /* rv_command has the engine carry out a command, and returns an errno, 0 for none. */
 int rv_command(struct rv_cmd *c)
@@ -689,7 +708,7 @@ PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
 	if (rv_load(&ch->refcnt))
 		return EBUSY;
 	close(ch->fd);
-	close(h->write);
+	rv_close_late(h->write);
 	rv_add(&ctx_of(ch->context)->refs, -1);
 	free(h);
 	return 0;
@@ -1262,6 +1281,7 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *d)
 	pthread_mutex_lock(&big);
 	int err = engine_start();
 	struct rv_cmd cmd = {.op = RV_OPEN};
+	strcpy(cmd.text, wanted);
 	if (!err && !opened)
 		err = rv_command(&cmd);
 	struct rv_ctx *c = err ? NULL : calloc(1, sizeof *c);
@@ -1272,7 +1292,7 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *d)
 	pthread_mutex_unlock(&big);
 	if (err) {
 		free(c);
-		rv_log("%s", *cmd.text ? cmd.text : *problem ? problem : strerror(err));
+		rv_log("%s", *cmd.text && strcmp(cmd.text, wanted) ? cmd.text : *problem ? problem : strerror(err));
 		return FAIL(err);
 	}
 	struct verbs_context *v = &c->v;
@@ -1311,7 +1331,7 @@ PUBLIC int ibv_close_device(struct ibv_context *context)
 	}
 	pthread_mutex_unlock(&big);
 	close(c->async[0]);
-	close(c->async[1]);
+	rv_close_late(c->async[1]);
 	rv_bury(c);
 	return 0;
 }

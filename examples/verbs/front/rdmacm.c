@@ -1,0 +1,720 @@
+/* librdmacm: identifiers, event channels, connections. The engine runs the protocol
+ * (package qp/cm); its events come through the pipe of an identifier's channel. */
+#define _GNU_SOURCE
+#include "objects.h"
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+
+/* A call that fails returns -1 and sets errno. */
+#define FAIL(e) (errno = (e), -1)
+#define NEED(x)                                                                                                                        \
+	do {                                                                                                                           \
+		int need_ = (x);                                                                                                       \
+		if (need_)                                                                                                             \
+			return FAIL(need_);                                                                                            \
+	} while (0)
+
+struct rv_evch {
+	struct rdma_event_channel ch;
+	int write;
+};
+
+struct rv_id {
+	struct rdma_cm_id id;
+	uint32_t magic;
+	uint64_t handle;
+	uint32_t call; /* of the engine, 0 for none */
+	int sync;      /* the channel is its own, and calls wait for their events */
+	int bound, listening, own_cqs, no_events;
+	uint8_t tos, ack_timeout;
+	struct ibv_qp_init_attr init; /* of the QPs of a rdma_create_ep listener */
+	int has_init;
+	struct ibv_sa_path_rec path;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	uint32_t got, acked;
+};
+
+struct rv_ev {
+	struct rdma_cm_event ev;
+	uint8_t data[256];
+};
+
+#define ID(x) ((struct rv_id *)(x))
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ibv_context *context; /* opened by the first identifier that needs it */
+static struct ibv_pd *pd;
+static pid_t context_pid;
+
+static int gid_of(const struct sockaddr *a, uint8_t gid[16])
+{
+	memset(gid, 0, 16);
+	if (a && a->sa_family == AF_INET) {
+		gid[10] = gid[11] = 0xff;
+		memcpy(gid + 12, &((const struct sockaddr_in *)a)->sin_addr, 4);
+		return 0;
+	}
+	if (a && a->sa_family == AF_INET6) {
+		memcpy(gid, &((const struct sockaddr_in6 *)a)->sin6_addr, 16);
+		return 0;
+	}
+	return EAFNOSUPPORT;
+}
+
+static void sockaddr_of(struct sockaddr *a, const uint8_t gid[16], uint16_t port)
+{
+	static const uint8_t v4[12] = {[10] = 0xff, [11] = 0xff};
+	if (!memcmp(gid, v4, 12)) {
+		struct sockaddr_in *s = (void *)a;
+		*s = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port)};
+		memcpy(&s->sin_addr, gid + 12, 4);
+	} else {
+		struct sockaddr_in6 *s = (void *)a;
+		*s = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = htons(port)};
+		memcpy(&s->sin6_addr, gid, 16);
+	}
+}
+
+static int any(const struct sockaddr *a)
+{
+	static const uint8_t none[16];
+	uint8_t g[16];
+	return gid_of(a, g) || (a->sa_family == AF_INET ? !memcmp(g + 12, none, 4) : !memcmp(g, none, 16));
+}
+
+static size_t size_of(const struct sockaddr *a) { return a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6); }
+
+static uint16_t port_of(const struct sockaddr *a) { return ntohs(((const struct sockaddr_in *)a)->sin_port); }
+
+/* device opens the device, with the address that the program binds to where ROCE_ADDR does
+ * not name one. */
+static int device(const struct sockaddr *want)
+{
+	char text[INET6_ADDRSTRLEN];
+	int err = 0;
+	pthread_mutex_lock(&lock);
+	if (context && context_pid != getpid())
+		context = NULL, pd = NULL; /* those of the parent */
+	if (!context) {
+		if (want && !any(want) && !getenv("ROCE_ADDR")) {
+			const void *a = want->sa_family == AF_INET ? (const void *)&((const struct sockaddr_in *)want)->sin_addr
+								  : (const void *)&((const struct sockaddr_in6 *)want)->sin6_addr;
+			rv_want(inet_ntop(want->sa_family, a, text, sizeof text));
+		}
+		struct ibv_device **l = ibv_get_device_list(NULL);
+		context = ibv_open_device(l[0]);
+		err = context ? 0 : errno;
+		ibv_free_device_list(l);
+		pd = context ? ibv_alloc_pd(context) : NULL;
+		context_pid = getpid();
+	}
+	pthread_mutex_unlock(&lock);
+	return err;
+}
+
+/* attach binds an identifier to the device. */
+static int attach(struct rv_id *x, const struct sockaddr *want)
+{
+	uint8_t g[16];
+	int err = device(want);
+	if (err)
+		return err;
+	if (want && !any(want)) {
+		gid_of(want, g);
+		if (memcmp(g, rv_sh->gid, 16))
+			return EADDRNOTAVAIL;
+	}
+	x->id.verbs = context;
+	x->id.port_num = 1;
+	x->id.pd = pd;
+	return 0;
+}
+
+static void set_path(struct rv_id *x)
+{
+	struct rdma_route *r = &x->id.route;
+	gid_of(&r->addr.src_addr, r->addr.addr.ibaddr.sgid.raw);
+	gid_of(&r->addr.dst_addr, r->addr.addr.ibaddr.dgid.raw);
+	r->addr.addr.ibaddr.pkey = 0xffff;
+	x->path = (struct ibv_sa_path_rec){.dgid = r->addr.addr.ibaddr.dgid, .sgid = r->addr.addr.ibaddr.sgid, .pkey = 0xffff, .mtu = IBV_MTU_4096, .hop_limit = 64};
+	r->path_rec = &x->path;
+	r->num_paths = 1;
+}
+
+PUBLIC struct rdma_event_channel *rdma_create_event_channel(void)
+{
+	int fd[2];
+	struct rv_evch *c = calloc(1, sizeof *c);
+	if (!c || rv_pipe(fd)) {
+		free(c);
+		return NULL;
+	}
+	c->ch.fd = fd[0];
+	c->write = fd[1];
+	return &c->ch;
+}
+PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *ch)
+{
+	close(ch->fd);
+	rv_close_late(((struct rv_evch *)ch)->write);
+	free(ch);
+}
+
+static int write_fd(struct rv_id *x) { return ((struct rv_evch *)x->id.channel)->write; }
+
+/* post writes an event of the front's own. */
+static int post(struct rv_id *x, enum rdma_cm_event_type t, int status)
+{
+	struct rv_cm_event e = {.id = x->handle, .event = t, .status = status};
+	return write(write_fd(x), &e, sizeof e) == sizeof e ? 0 : ENOBUFS;
+}
+
+static struct rv_id *new_id(struct rdma_event_channel *ch, void *ctx, enum rdma_port_space ps)
+{
+	struct rv_id *x = calloc(1, sizeof *x);
+	if (!x)
+		return NULL;
+	x->id.context = ctx;
+	x->id.ps = ps;
+	x->id.qp_type = ps == RDMA_PS_UDP || ps == RDMA_PS_IPOIB ? IBV_QPT_UD : IBV_QPT_RC;
+	x->id.channel = ch;
+	pthread_mutex_init(&x->lock, NULL);
+	pthread_cond_init(&x->cond, NULL);
+	x->handle = rv_handle(x);
+	x->magic = ALIVE;
+	return x;
+}
+
+PUBLIC int rdma_create_id(struct rdma_event_channel *ch, struct rdma_cm_id **id, void *ctx, enum rdma_port_space ps)
+{
+	if (ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IB)
+		return FAIL(EPROTONOSUPPORT);
+	int sync = !ch;
+	if (sync && !(ch = rdma_create_event_channel()))
+		return -1;
+	struct rv_id *x = new_id(ch, ctx, ps);
+	if (!x)
+		return FAIL(ENOMEM);
+	x->sync = sync;
+	*id = &x->id;
+	return 0;
+}
+
+/* complete waits for the event of a call of a synchronous identifier. */
+static int complete(struct rv_id *x)
+{
+	if (!x->sync)
+		return 0;
+	if (x->id.event) {
+		rdma_ack_cm_event(x->id.event);
+		x->id.event = NULL;
+	}
+	if (rdma_get_cm_event(x->id.channel, &x->id.event))
+		return -1;
+	struct rdma_cm_event *e = x->id.event;
+	if (!e->status)
+		return 0;
+	return FAIL(e->event == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED : e->status < 0 ? -e->status : e->status);
+}
+
+static void copy_addr(struct sockaddr_storage *to, const struct sockaddr *a) { memcpy(to, a, size_of(a)); }
+
+PUBLIC int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *a)
+{
+	struct rv_id *x = ID(id);
+	uint8_t g[16];
+	NEED(x->magic != ALIVE ? EINVAL : gid_of(a, g));
+	if (!any(a))
+		NEED(attach(x, a));
+	copy_addr(&id->route.addr.src_storage, a);
+	if (!port_of(a))
+		((struct sockaddr_in *)&id->route.addr.src_addr)->sin_port = htons(32768 + (rand() ^ getpid()) % 28000);
+	x->bound = 1;
+	return 0;
+}
+
+PUBLIC int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src, struct sockaddr *dst, int timeout)
+{
+	struct rv_id *x = ID(id);
+	uint8_t g[16];
+	NEED(!id || x->magic != ALIVE ? EINVAL : gid_of(dst, g));
+	if (!src && x->bound)
+		src = &id->route.addr.src_addr;
+	uint16_t port = src ? port_of(src) : 0;
+	NEED(attach(x, src));
+	sockaddr_of(&id->route.addr.src_addr, rv_sh->gid, port ? port : 32768 + (rand() ^ getpid()) % 28000);
+	copy_addr(&id->route.addr.dst_storage, dst);
+	if (id->route.addr.src_addr.sa_family != dst->sa_family)
+		return FAIL(ENETUNREACH);
+	set_path(x);
+	NEED(post(x, RDMA_CM_EVENT_ADDR_RESOLVED, 0));
+	return complete(x);
+}
+PUBLIC int rdma_resolve_route(struct rdma_cm_id *id, int timeout)
+{
+	NEED(!id->verbs ? EINVAL : post(ID(id), RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
+	return complete(ID(id));
+}
+
+static void param_of(struct rv_id *x, struct rv_cm_param *p, const struct rdma_conn_param *c)
+{
+	*p = (struct rv_cm_param){.id = x->handle, .events = write_fd(x), .qp = (void *)x->id.qp, .call = x->call, .ps = x->id.ps,
+		.port = port_of(&x->id.route.addr.dst_addr), .sport = port_of(&x->id.route.addr.src_addr), .tos = x->tos, .timeout = x->ack_timeout};
+	gid_of(&x->id.route.addr.dst_addr, p->remote);
+	if (x->id.qp)
+		p->qpn = x->id.qp->qp_num;
+	p->qkey = RDMA_UDP_QKEY;
+	if (!c) {
+		p->resources = p->depth = 0xff;
+		p->retry = p->rnr = 7;
+		return;
+	}
+	p->resources = c->responder_resources;
+	p->depth = c->initiator_depth;
+	p->flow = c->flow_control;
+	p->retry = c->retry_count;
+	p->rnr = c->rnr_retry_count;
+	p->srq = x->id.qp ? x->id.qp->srq != NULL : c->srq;
+	if (!x->id.qp)
+		p->qpn = c->qp_num;
+	p->len = c->private_data_len;
+	if (c->private_data_len > sizeof p->data)
+		p->len = sizeof p->data;
+	if (p->len && c->private_data)
+		memcpy(p->data, c->private_data, p->len);
+}
+
+static int call(struct rv_id *x, uint32_t op, struct rv_cm_param *p)
+{
+	struct rv_cmd c = {.op = op, .attr = p};
+	int err = rv_command(&c);
+	if (!err && p->call)
+		x->call = p->call;
+	return err;
+}
+
+PUBLIC int rdma_listen(struct rdma_cm_id *id, int backlog)
+{
+	struct rv_id *x = ID(id);
+	struct rv_cm_param p;
+	NEED(x->magic != ALIVE ? EINVAL : 0);
+	if (!x->bound) {
+		struct sockaddr_in a = {.sin_family = AF_INET};
+		if (rdma_bind_addr(id, (void *)&a))
+			return -1;
+	}
+	NEED(device(&id->route.addr.src_addr));
+	param_of(x, &p, NULL);
+	p.port = p.sport;
+	p.backlog = backlog;
+	NEED(call(x, RV_CM_LISTEN, &p));
+	x->listening = 1;
+	return 0;
+}
+
+PUBLIC int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *c)
+{
+	struct rv_id *x = ID(id);
+	struct rv_cm_param p;
+	NEED(x->magic != ALIVE || !id->verbs ? EINVAL : !id->qp && id->qp_type != IBV_QPT_UD ? EOPNOTSUPP : 0);
+	param_of(x, &p, c);
+	NEED(call(x, id->qp_type == IBV_QPT_UD ? RV_CM_SIDR : RV_CM_CONNECT, &p));
+	return complete(x);
+}
+
+PUBLIC int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *c)
+{
+	struct rv_id *x = ID(id);
+	struct rv_cm_param p;
+	NEED(x->magic != ALIVE || !x->call ? EINVAL : !id->qp && id->qp_type != IBV_QPT_UD ? EOPNOTSUPP : 0);
+	param_of(x, &p, c);
+	NEED(call(x, RV_CM_ACCEPT, &p));
+	return id->qp_type == IBV_QPT_UD ? 0 : complete(x);
+}
+PUBLIC int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t len)
+{
+	struct rv_cm_param p;
+	struct rdma_conn_param c = {.private_data = data, .private_data_len = len};
+	param_of(ID(id), &p, &c);
+	NEED(call(ID(id), RV_CM_REJECT, &p));
+	return 0;
+}
+PUBLIC int rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t len) { return rdma_reject(id, data, len); }
+PUBLIC int rdma_disconnect(struct rdma_cm_id *id)
+{
+	struct rv_cm_param p;
+	NEED(ID(id)->magic != ALIVE ? EINVAL : 0);
+	param_of(ID(id), &p, NULL);
+	NEED(call(ID(id), RV_CM_DISCONNECT, &p));
+	return complete(ID(id));
+}
+PUBLIC int rdma_establish(struct rdma_cm_id *id) { return FAIL(EOPNOTSUPP); }
+PUBLIC int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event) { return 0; }
+PUBLIC int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *a, void *ctx) { return FAIL(EOPNOTSUPP); }
+PUBLIC int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *a, void *ctx) { return FAIL(EOPNOTSUPP); }
+PUBLIC int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *a) { return FAIL(EOPNOTSUPP); }
+PUBLIC int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *a, int *mask) { return FAIL(EOPNOTSUPP); }
+
+PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
+{
+	struct rv_id *x = ID(id);
+	struct rv_cm_param p;
+	NEED(x->magic != ALIVE ? EINVAL : 0);
+	if (x->call || x->listening) {
+		param_of(x, &p, NULL);
+		p.port = p.sport;
+		p.backlog = x->listening;
+		call(x, RV_CM_DESTROY, &p);
+	}
+	rv_unhandle(x->handle);
+	if (id->event) {
+		rdma_ack_cm_event(id->event);
+		id->event = NULL;
+	}
+	pthread_mutex_lock(&x->lock);
+	while (x->got != x->acked)
+		pthread_cond_wait(&x->cond, &x->lock);
+	pthread_mutex_unlock(&x->lock);
+	x->magic = 0;
+	if (x->sync)
+		rdma_destroy_event_channel(id->channel);
+	rv_bury(x);
+	return 0;
+}
+
+/* Queue pairs of identifiers. */
+
+static int own_cqs(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *a)
+{
+	if (!a->send_cq) {
+		id->send_cq_channel = ibv_create_comp_channel(id->verbs);
+		id->send_cq = id->send_cq_channel ? ibv_create_cq(id->verbs, a->cap.max_send_wr ? a->cap.max_send_wr : 1, id, id->send_cq_channel, 0) : NULL;
+		a->send_cq = id->send_cq;
+	}
+	if (!a->recv_cq) {
+		id->recv_cq_channel = ibv_create_comp_channel(id->verbs);
+		id->recv_cq = id->recv_cq_channel ? ibv_create_cq(id->verbs, a->cap.max_recv_wr ? a->cap.max_recv_wr : 1, id, id->recv_cq_channel, 0) : NULL;
+		a->recv_cq = id->recv_cq;
+	}
+	return a->send_cq && a->recv_cq ? 0 : errno;
+}
+
+static void free_cqs(struct rdma_cm_id *id)
+{
+	if (id->send_cq)
+		ibv_destroy_cq(id->send_cq);
+	if (id->recv_cq)
+		ibv_destroy_cq(id->recv_cq);
+	if (id->send_cq_channel)
+		ibv_destroy_comp_channel(id->send_cq_channel);
+	if (id->recv_cq_channel)
+		ibv_destroy_comp_channel(id->recv_cq_channel);
+	id->send_cq = id->recv_cq = NULL;
+	id->send_cq_channel = id->recv_cq_channel = NULL;
+}
+
+PUBLIC int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *a)
+{
+	NEED(ID(id)->magic != ALIVE || id->qp || !id->verbs ? EINVAL : 0);
+	if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd) {
+		a->comp_mask |= IBV_QP_INIT_ATTR_PD;
+		a->pd = id->pd;
+	}
+	id->pd = a->pd;
+	NEED(own_cqs(id, a));
+	struct ibv_qp *qp = rv_create_qp(id->verbs, a);
+	if (!qp) {
+		int err = errno;
+		free_cqs(id);
+		return FAIL(err);
+	}
+	struct ibv_qp_attr at = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = RDMA_UDP_QKEY,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC};
+	int ud = qp->qp_type == IBV_QPT_UD, base = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
+	int err = ibv_modify_qp(qp, &at, base | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+	if (ud && !err) {
+		at.qp_state = IBV_QPS_RTR;
+		err = ibv_modify_qp(qp, &at, IBV_QP_STATE);
+		at.qp_state = IBV_QPS_RTS;
+		err = err ? err : ibv_modify_qp(qp, &at, IBV_QP_STATE | IBV_QP_SQ_PSN);
+	}
+	if (err) {
+		ibv_destroy_qp(qp);
+		free_cqs(id);
+		return FAIL(err);
+	}
+	id->qp = qp;
+	return 0;
+}
+PUBLIC int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *p, struct ibv_qp_init_attr *a)
+{
+	struct ibv_qp_init_attr_ex x = {.qp_context = a->qp_context, .send_cq = a->send_cq, .recv_cq = a->recv_cq, .srq = a->srq, .cap = a->cap,
+		.qp_type = a->qp_type, .sq_sig_all = a->sq_sig_all, .comp_mask = p ? IBV_QP_INIT_ATTR_PD : 0, .pd = p};
+	if (rdma_create_qp_ex(id, &x))
+		return -1;
+	a->cap = x.cap;
+	return 0;
+}
+PUBLIC void rdma_destroy_qp(struct rdma_cm_id *id)
+{
+	if (!id->qp)
+		return;
+	ibv_destroy_qp(id->qp);
+	free_cqs(id);
+	id->qp = NULL;
+}
+
+/* Events. */
+
+PUBLIC int rdma_get_cm_event(struct rdma_event_channel *ch, struct rdma_cm_event **out)
+{
+	struct rv_cm_event e;
+	for (;;) {
+		ssize_t n = read(ch->fd, &e, sizeof e);
+		if (n != sizeof e)
+			return n < 0 ? -1 : FAIL(EIO);
+		struct rv_id *x = rv_object(e.id);
+		if (!x)
+			continue; /* it was destroyed since */
+		struct rv_ev *v = calloc(1, sizeof *v);
+		if (!v)
+			return FAIL(ENOMEM);
+		v->ev = (struct rdma_cm_event){.id = &x->id, .event = e.event, .status = e.status};
+		memcpy(v->data, e.data, sizeof e.data);
+		if (e.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			struct rv_id *child = new_id(x->id.channel, x->id.context, x->id.ps);
+			if (!child) {
+				free(v);
+				return FAIL(ENOMEM);
+			}
+			child->call = e.call;
+			attach(child, NULL);
+			sockaddr_of(&child->id.route.addr.src_addr, rv_sh->gid, port_of(&x->id.route.addr.src_addr));
+			sockaddr_of(&child->id.route.addr.dst_addr, e.remote, e.rport);
+			set_path(child);
+			v->ev.id = &child->id;
+			v->ev.listen_id = &x->id;
+			x = child;
+		}
+		if (e.is_ud) {
+			struct rdma_ud_param *u = &v->ev.param.ud;
+			*u = (struct rdma_ud_param){.private_data = v->data, .private_data_len = e.len, .qp_num = e.qpn, .qkey = e.qkey};
+			u->ah_attr.is_global = u->ah_attr.port_num = 1;
+			u->ah_attr.grh.hop_limit = 64;
+			memcpy(u->ah_attr.grh.dgid.raw, e.remote, 16);
+		} else
+			v->ev.param.conn = (struct rdma_conn_param){.private_data = v->data, .private_data_len = e.len, .responder_resources = e.resources,
+				.initiator_depth = e.depth, .flow_control = e.flow, .retry_count = e.retry, .rnr_retry_count = e.rnr, .srq = e.srq, .qp_num = e.qpn};
+		if (!e.len) {
+			v->ev.param.conn.private_data = NULL;
+		}
+		if (x->id.qp && e.event == RDMA_CM_EVENT_ESTABLISHED)
+			x->id.qp->state = IBV_QPS_RTS;
+		pthread_mutex_lock(&x->lock);
+		x->got++;
+		pthread_mutex_unlock(&x->lock);
+		*out = &v->ev;
+		return 0;
+	}
+}
+PUBLIC int rdma_ack_cm_event(struct rdma_cm_event *e)
+{
+	if (!e)
+		return FAIL(EINVAL);
+	struct rv_id *x = ID(e->id);
+	pthread_mutex_lock(&x->lock);
+	x->acked++;
+	pthread_cond_signal(&x->cond);
+	pthread_mutex_unlock(&x->lock);
+	free(e);
+	return 0;
+}
+PUBLIC int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *ch)
+{
+	struct rv_id *x = ID(id);
+	struct rv_cm_param p;
+	NEED(x->magic != ALIVE ? EINVAL : 0);
+	int own = x->sync;
+	struct rdma_event_channel *old = id->channel;
+	if (!ch && !(ch = rdma_create_event_channel()))
+		return -1;
+	else
+		x->sync = 0;
+	id->channel = ch;
+	param_of(x, &p, NULL);
+	struct rv_cmd c = {.op = RV_CM_MIGRATE, .attr = &p};
+	if (rv_live())
+		rv_command(&c);
+	if (own) {
+		if (id->event)
+			rdma_ack_cm_event(id->event);
+		id->event = NULL;
+		rdma_destroy_event_channel(old);
+	}
+	return 0;
+}
+
+/* Endpoints, for synchronous programs. */
+
+PUBLIC int rdma_create_ep(struct rdma_cm_id **id, struct rdma_addrinfo *r, struct ibv_pd *p, struct ibv_qp_init_attr *a)
+{
+	struct rdma_cm_id *x;
+	if (rdma_create_id(NULL, &x, NULL, r->ai_port_space))
+		return -1;
+	if (r->ai_qp_type)
+		x->qp_type = r->ai_qp_type;
+	int err;
+	if (r->ai_flags & RAI_PASSIVE) {
+		err = rdma_bind_addr(x, r->ai_src_addr);
+		if (!err && a) {
+			ID(x)->init = *a;
+			ID(x)->has_init = 1;
+		}
+		if (!err && p)
+			x->pd = p;
+	} else {
+		err = rdma_resolve_addr(x, r->ai_src_addr, r->ai_dst_addr, 2000);
+		err = err ? err : rdma_resolve_route(x, 2000);
+		if (!err && a) {
+			if (!a->qp_type)
+				a->qp_type = x->qp_type;
+			err = rdma_create_qp(x, p, a);
+		}
+	}
+	if (err) {
+		err = errno;
+		rdma_destroy_id(x);
+		return FAIL(err);
+	}
+	*id = x;
+	return 0;
+}
+PUBLIC void rdma_destroy_ep(struct rdma_cm_id *id)
+{
+	rdma_destroy_qp(id);
+	rdma_destroy_id(id);
+}
+PUBLIC int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id)
+{
+	struct rv_id *x = ID(listen);
+	struct rdma_cm_event *e;
+	NEED(!x->sync ? EINVAL : 0);
+	if (listen->event) {
+		rdma_ack_cm_event(listen->event);
+		listen->event = NULL;
+	}
+	if (rdma_get_cm_event(listen->channel, &e))
+		return -1;
+	if (e->event != RDMA_CM_EVENT_CONNECT_REQUEST) {
+		int err = e->status ? e->status : EINVAL;
+		rdma_ack_cm_event(e);
+		return FAIL(err < 0 ? -err : err);
+	}
+	struct rdma_cm_id *c = e->id;
+	if (x->has_init) {
+		struct ibv_qp_init_attr a = x->init;
+		if (!a.qp_type)
+			a.qp_type = listen->qp_type;
+		if (rdma_create_qp(c, listen->pd, &a)) {
+			int err = errno;
+			rdma_ack_cm_event(e);
+			rdma_reject(c, NULL, 0);
+			rdma_destroy_id(c);
+			return FAIL(err);
+		}
+	}
+	/* A channel of its own, so that it is synchronous as well. */
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	if (!ch)
+		return -1;
+	c->channel = ch;
+	ID(c)->sync = 1;
+	c->event = e;
+	*id = c;
+	return 0;
+}
+
+/* The rest. */
+
+PUBLIC struct ibv_context **rdma_get_devices(int *n)
+{
+	struct ibv_context **l = calloc(2, sizeof *l);
+	int err = l ? device(NULL) : ENOMEM;
+	if (err) {
+		free(l);
+		errno = err;
+		return NULL;
+	}
+	l[0] = context;
+	if (n)
+		*n = 1;
+	return l;
+}
+PUBLIC void rdma_free_devices(struct ibv_context **l) { free(l); }
+PUBLIC __be16 rdma_get_src_port(struct rdma_cm_id *id) { return ((struct sockaddr_in *)&id->route.addr.src_addr)->sin_port; }
+PUBLIC __be16 rdma_get_dst_port(struct rdma_cm_id *id) { return ((struct sockaddr_in *)&id->route.addr.dst_addr)->sin_port; }
+PUBLIC int rdma_set_option(struct rdma_cm_id *id, int level, int opt, void *val, size_t len)
+{
+	if (level != RDMA_OPTION_ID)
+		return FAIL(ENOSYS);
+	if (opt == RDMA_OPTION_ID_TOS && len == 1)
+		ID(id)->tos = *(uint8_t *)val;
+	else if (opt == RDMA_OPTION_ID_ACK_TIMEOUT && len == 1)
+		ID(id)->ack_timeout = *(uint8_t *)val;
+	else if (opt != RDMA_OPTION_ID_REUSEADDR && opt != RDMA_OPTION_ID_AFONLY)
+		return FAIL(EINVAL);
+	return 0;
+}
+PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout) { return poll(fds, n, timeout); }
+
+PUBLIC int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *h, struct rdma_addrinfo **res)
+{
+	static const struct rdma_addrinfo none;
+	if (!h)
+		h = &none;
+	int passive = h->ai_flags & RAI_PASSIVE;
+	struct addrinfo hints = {.ai_family = h->ai_flags & RAI_FAMILY ? h->ai_family : 0, .ai_socktype = SOCK_STREAM,
+		.ai_flags = (passive ? AI_PASSIVE : 0) | (h->ai_flags & RAI_NUMERICHOST ? AI_NUMERICHOST : 0)}, *ai = NULL;
+	if (!node && !service && !h->ai_dst_addr && !h->ai_src_addr)
+		return FAIL(EINVAL);
+	if (node || service) {
+		int err = getaddrinfo(node, service, &hints, &ai);
+		if (err)
+			return err == EAI_SYSTEM ? -1 : (errno = EADDRNOTAVAIL, err);
+	}
+	struct rdma_addrinfo *r = calloc(1, sizeof *r);
+	r->ai_flags = h->ai_flags;
+	r->ai_port_space = h->ai_port_space ? h->ai_port_space : h->ai_qp_type == IBV_QPT_UD ? RDMA_PS_UDP : RDMA_PS_TCP;
+	r->ai_qp_type = h->ai_qp_type ? h->ai_qp_type : r->ai_port_space == RDMA_PS_UDP ? IBV_QPT_UD : IBV_QPT_RC;
+	const struct sockaddr *src = h->ai_src_addr, *dst = h->ai_dst_addr;
+	socklen_t slen = h->ai_src_len, dlen = h->ai_dst_len;
+	if (ai && passive)
+		src = ai->ai_addr, slen = ai->ai_addrlen;
+	else if (ai)
+		dst = ai->ai_addr, dlen = ai->ai_addrlen;
+	if (src && slen) {
+		r->ai_src_addr = malloc(slen);
+		memcpy(r->ai_src_addr, src, r->ai_src_len = slen);
+	}
+	if (dst && dlen) {
+		r->ai_dst_addr = malloc(dlen);
+		memcpy(r->ai_dst_addr, dst, r->ai_dst_len = dlen);
+	}
+	r->ai_family = src && slen ? src->sa_family : dst ? dst->sa_family : AF_INET;
+	if (ai)
+		freeaddrinfo(ai);
+	*res = r;
+	return 0;
+}
+PUBLIC void rdma_freeaddrinfo(struct rdma_addrinfo *r)
+{
+	free(r->ai_src_addr);
+	free(r->ai_dst_addr);
+	free(r);
+}
