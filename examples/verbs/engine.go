@@ -288,6 +288,10 @@ func (e *engine) start() error {
 	if e.faults, err = newFaults(os.Getenv("ROCE_FAULTS")); err != nil {
 		return err
 	}
+	e.sh.linger = 0
+	if e.faults != nil {
+		e.sh.linger = 400
+	}
 	if e.tap, err = newTap(os.Getenv("ROCE_PCAP")); err != nil {
 		return err
 	}

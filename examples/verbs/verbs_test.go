@@ -237,3 +237,39 @@ func TestRdmacm(t *testing.T) {
 	out, err := command(t.Context(), "127.0.0.3", nil, "rping", "-c", "-a", "127.0.0.3", "-C", "1").CombinedOutput()
 	require.Error(t, err, string(out))
 }
+
+// Under loss, duplication and reordering programs end well with their data right, and what
+// was on the wire keeps the rules: both ends' captures are judged by rocecheck.
+func TestFaults(t *testing.T) {
+	dir := t.TempDir()
+	judge := filepath.Join(dir, "rocecheck")
+	b := exec.Command("go", "build", "-o", judge, "./examples/rocecheck")
+	b.Dir = "../.."
+	out, err := b.CombinedOutput()
+	require.NoError(t, err, string(out))
+	for i, c := range []struct{ faults, line string }{
+		{"", "rc -c -n 300"},
+		{"loss=1%", "rc -c -n 300"},
+		{"loss=5%,seed=3", "rc -c -n 100"},
+		{"loss=1%,dup=2%,reorder=2%", "rc -c -e -n 200"},
+		{"loss=5%,dup=5%,reorder=5%", "srq -c -n 200"},
+	} {
+		t.Run(c.faults+" "+c.line, func(t *testing.T) {
+			port := freePort(t)
+			f := strings.Fields(c.line)
+			args := append([]string{"ibv_" + f[0] + "_pingpong", "-g", "0", "-p", fmt.Sprint(port)}, f[1:]...)
+			pcap := filepath.Join(dir, fmt.Sprintf("%d-%%p.pcap", i))
+			both(t, port, []string{"ROCE_FAULTS=" + c.faults, "ROCE_PCAP=" + pcap}, args, append(args, "127.0.0.1"))
+			files, _ := filepath.Glob(filepath.Join(dir, fmt.Sprintf("%d-*.pcap", i)))
+			require.Len(t, files, 2, "a capture of each end")
+			for _, file := range files {
+				out, err := exec.Command(judge, file).CombinedOutput()
+				require.NoError(t, err, string(out))
+				require.Contains(t, string(out), "No rule is broken")
+				if c.faults != "" {
+					require.Contains(t, string(out), "RETRANSMIT", "there were faults")
+				}
+			}
+		})
+	}
+}

@@ -1161,6 +1161,21 @@ PUBLIC int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *a, int mask, st
 		.qp_type = ibqp->qp_type, .sq_sig_all = qp->sq_sig_all};
 	return 0;
 }
+/* linger waits where packets get lost on purpose: the peer may lack our last
+ * acknowledgement, and a program that is done ends at once. */
+static void linger(void)
+{
+	static time_t last;
+	struct timespec now;
+	uint32_t ms = rv_live() ? rv_sh->linger : 0;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	if (!ms || now.tv_sec - last < 2)
+		return;
+	usleep(1000 * ms);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	last = now.tv_sec;
+}
+
 PUBLIC int ibv_destroy_qp(struct ibv_qp *ibqp)
 {
 	struct rv_qp *qp = (void *)ibqp;
@@ -1168,6 +1183,7 @@ PUBLIC int ibv_destroy_qp(struct ibv_qp *ibqp)
 		return EINVAL;
 	if (rv_load(&qp->groups))
 		return EBUSY;
+	linger();
 	struct rv_cmd c = {.op = RV_DESTROY_QP, .obj = qp};
 	int err = rv_command(&c);
 	if (err && err != ENODEV)
