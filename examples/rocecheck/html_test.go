@@ -3,16 +3,22 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"image/png"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp/conform"
 )
 
@@ -143,36 +149,109 @@ func TestChromium(t *testing.T) {
 	}
 	file, _ := page(t, captures+"rc-loss-request.pcap")
 	dir := t.TempDir()
-	shot := filepath.Join(dir, "shot.png")
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
+	// Through a proxy that does not exist, whatever is fetched from outside fails and is
+	// told on the console.
 	start := func(args ...string) ([]byte, []byte) {
 		cmd := exec.CommandContext(ctx, browser, append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
 			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
-			"--enable-logging=stderr", "--user-data-dir=" + filepath.Join(dir, args[0]), "--window-size=1340,2000"}, args...)...)
+			"--proxy-server=127.0.0.1:9", "--hide-scrollbars",
+			"--enable-logging=stderr", "--user-data-dir=" + filepath.Join(dir, "profile"), "--window-size=1340,2000"}, args...)...)
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		require.NoError(t, cmd.Run(), "%s", errs.String())
 		return out.Bytes(), errs.Bytes()
 	}
+	// shot returns how many points of each colour the page shows at a place.
+	shot := func(url, size string) map[[3]uint32]int {
+		name := filepath.Join(dir, "shot.png")
+		start("--screenshot="+name, "--window-size="+size, "file://"+url)
+		f, err := os.Open(name)
+		require.NoError(t, err)
+		defer f.Close()
+		img, err := png.Decode(f)
+		require.NoError(t, err)
+		colours := map[[3]uint32]int{}
+		for y := img.Bounds().Min.Y; y < img.Bounds().Max.Y; y++ {
+			for x := img.Bounds().Min.X; x < img.Bounds().Max.X; x++ {
+				r, g, b, _ := img.At(x, y).RGBA()
+				colours[[3]uint32{r >> 8, g >> 8, b >> 8}]++
+			}
+		}
+		return colours
+	}
+	request, resent := [3]uint32{0x2b, 0x6c, 0xb0}, [3]uint32{0xc9, 0x2a, 0x2a}
 	dom, errs := start("--dump-dom", "file://"+file)
 	require.NotContains(t, string(errs), "CONSOLE")
+	require.NotContains(t, string(dom), "<script")
 	require.Contains(t, string(dom), "goes back to PSN 6636334")
 	require.GreaterOrEqual(t, bytes.Count(dom, []byte("<svg")), 3)
-	start("--screenshot="+shot, "file://"+file)
-	f, err := os.Open(shot)
-	require.NoError(t, err)
-	defer f.Close()
-	img, err := png.Decode(f)
-	require.NoError(t, err)
-	colours := map[[3]uint32]int{}
-	for y := img.Bounds().Min.Y; y < img.Bounds().Max.Y; y++ {
-		for x := img.Bounds().Min.X; x < img.Bounds().Max.X; x++ {
-			r, g, b, _ := img.At(x, y).RGBA()
-			colours[[3]uint32{r >> 8, g >> 8, b >> 8}]++
-		}
-	}
-	for name, c := range map[string][3]uint32{"request": {0x2b, 0x6c, 0xb0}, "sent again": {0xc9, 0x2a, 0x2a}, "NAK": {0x8b, 0, 0}, "panel": {0xf6, 0xf8, 0xfa}} {
+	colours := shot(file, "1340,2000")
+	for name, c := range map[string][3]uint32{"request": request, "sent again": resent, "NAK": {0x8b, 0, 0}, "panel": {0xf6, 0xf8, 0xfa}} {
 		require.Greater(t, colours[c], 50, name)
 	}
+	// A finding's link leads to the chart, which then has a border of its own.
+	require.Greater(t, shot(file+"#c0", "1340,2000")[request], colours[request]+1000)
+
+	// Both directions of a connection have a chart of their own, each with a PSN axis
+	// that begins at its requester's first PSN.
+	file, _ = page(t, captures+"cm-rping.pcap")
+	dom, errs = start("--dump-dom", "file://"+file)
+	require.NotContains(t, string(errs), "CONSOLE")
+	for i, first := range firstPSNs(t, captures+"cm-rping.pcap") {
+		svg := article(t, string(dom), i)
+		require.Contains(t, svg, fmt.Sprintf("aria-label=\"PSN, from %d, over time\"", first))
+		require.Contains(t, svg, `class="new"`)
+		require.Regexp(t, `<text [^>]*text-anchor="end">0</text>`, svg)  // of PSNs
+		require.Regexp(t, `<text [^>]*text-anchor="end">\+[1-9]`, svg)   // above it
+		require.Regexp(t, `text-anchor="middle">[0-9.]+m?s</text>`, svg) // of time
+	}
+	for _, href := range regexp.MustCompile(`href="#(c[0-9]+)"`).FindAllStringSubmatch(string(dom), -1) {
+		require.Contains(t, string(dom), `<article id="`+href[1]+`">`)
+	}
+}
+
+// article returns the i-th time line of a page.
+func article(t *testing.T, dom string, i int) string {
+	_, after, ok := strings.Cut(dom, fmt.Sprintf(`<article id="c%d">`, i))
+	require.True(t, ok)
+	svg, _, ok := strings.Cut(after, "</article>")
+	require.True(t, ok)
+	return svg
+}
+
+// firstPSNs returns the first PSN of the requests that each of the two hosts sent on
+// a connection, in the order of the page: most bytes first.
+func firstPSNs(t *testing.T, file string) []uint32 {
+	recs, err := capture.ReadFile(file)
+	require.NoError(t, err)
+	type side struct {
+		first psn.PSN
+		bytes int
+	}
+	sides := map[byte]*side{}
+	for _, r := range recs {
+		var f frame.Frame
+		if f.Decode(r.Link, r.Data) != nil || f.Packet.Opcode.Service() != bth.RC {
+			continue
+		}
+		k := f.Src.AsSlice()[len(f.Src.AsSlice())-1]
+		if f.Packet.Opcode.Class() == bth.Request && sides[k] == nil {
+			sides[k] = &side{first: f.Packet.PSN}
+		}
+		if sides[k] != nil {
+			sides[k].bytes += r.WireLen
+		}
+	}
+	require.Len(t, sides, 2)
+	var out []uint32
+	a, b := sides[1], sides[2]
+	if a.bytes < b.bytes {
+		a, b = b, a
+	}
+	for _, s := range []*side{a, b} {
+		out = append(out, uint32(s.first))
+	}
+	return out
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"strings"
 	"sync"
 	"time"
@@ -59,34 +58,42 @@ func (c *checker) open(name string, stdin io.Reader) (src capture.Source, file *
 			}
 			stop()
 		}, nil
-	case c.follow && name != "-":
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, nil, nil, err
-		}
-		done := make(chan struct{})
-		interrupts := make(chan os.Signal, 1)
-		signal.Notify(interrupts, os.Interrupt)
-		var once sync.Once
-		end := func() { once.Do(func() { close(done) }) }
-		go func() {
-			if _, ok := <-interrupts; ok {
-				signal.Stop(interrupts) // the next one ends the program
-				end()
+	case c.follow:
+		r, f := stdin, io.NopCloser(nil)
+		var release func()
+		c.interrupted, release = input.Interrupted()
+		if name == "-" {
+			r = input.Until(stdin, c.interrupted)
+		} else {
+			file, err := os.Open(name)
+			if err != nil {
+				release()
+				return nil, nil, nil, err
 			}
-		}()
-		r, err := capture.NewReader(&growing{f, done})
+			r, f = &growing{file, c.interrupted}, file
+		}
+		in, err := capture.NewReader(r)
 		if err != nil {
+			release()
 			f.Close()
 			return nil, nil, nil, err
 		}
-		return r, nil, func() { signal.Stop(interrupts); close(interrupts); end(); f.Close() }, nil
+		return in, nil, func() { release(); f.Close() }, nil
 	}
 	f, err := capture.Open(name, stdin)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	return f, f, func() { f.Close() }, nil
+}
+
+func (c *checker) isInterrupted() bool {
+	select {
+	case <-c.interrupted:
+		return true
+	default:
+		return false
+	}
 }
 
 // watchLive begins to print interval lines and to serve figures, as asked for. The

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -98,6 +100,37 @@ func TestMetricsServed(t *testing.T) {
 	require.Contains(t, out.String(), "No rule is broken.")
 }
 
+// Ctrl-C ends -follow with the report, be it on standard input that says nothing more,
+// in the middle of a record, or on a file that another program writes.
+func TestInterrupted(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot interrupt itself there")
+	}
+	data, err := os.ReadFile(captures + "rc-loss-request.pcap")
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "growing.pcap")
+	require.NoError(t, os.WriteFile(file, data[:len(data)-5], 0o600))
+	for _, name := range []string{"-", file} {
+		in := &slow{bytes.NewReader(data[:len(data)-5]), make(chan struct{})}
+		var out, errs shared
+		done := make(chan int)
+		go func() { done <- run([]string{"-follow", "-interval", "10ms", name}, in, &out, &errs) }()
+		require.Eventually(t, func() bool { return strings.Contains(out.String(), "frames/s") }, 10*time.Second, time.Millisecond)
+		self, err := os.FindProcess(os.Getpid())
+		require.NoError(t, err)
+		require.NoError(t, self.Signal(os.Interrupt))
+		select {
+		case code := <-done:
+			require.Equal(t, exitGood, code, errs.String())
+		case <-time.After(10 * time.Second):
+			t.Fatal("it goes on")
+		}
+		close(in.more)
+		require.Empty(t, errs.String())
+		require.Contains(t, out.String(), "No rule is broken. 37.2 % of 78 data frames were sent again.\n103 frames")
+	}
+}
+
 // The dashboard is JSON, and asks for figures that there are.
 func TestDashboard(t *testing.T) {
 	b, err := os.ReadFile("grafana.json")
@@ -159,17 +192,36 @@ func TestChoice(t *testing.T) {
 	require.Equal(t, exitWrong, code)
 }
 
-// Text fits 120 columns but for filters and sentences.
+// The report fits 120 columns, or as many as are asked for, but for filters, which are
+// to be copied.
 func TestWidth(t *testing.T) {
-	for _, name := range []string{"rc-loss-request", "rc-local-drop-read", "cm-rping-ipv6"} {
-		_, out, _ := call(t, captures+name+".pcap")
-		screen, _, _ := strings.Cut(out, "\nBroken rules\n")
-		screen, _, _ = strings.Cut(screen, "\nNotes\n")
-		screen, _, _ = strings.Cut(screen, "\nEvents\n")
-		for l := range strings.Lines(screen) {
-			require.LessOrEqual(t, len([]rune(strings.TrimSuffix(l, "\n"))), 100, l)
+	files, err := filepath.Glob(captures + "*.pcap")
+	require.NoError(t, err)
+	for _, columns := range []int{80, 100, 120, 200} {
+		for _, f := range files {
+			_, out, errs := call(t, "-columns", strconv.Itoa(columns), f)
+			require.Empty(t, errs)
+			for l := range strings.Lines(out) {
+				if l = strings.TrimSuffix(l, "\n"); !strings.HasPrefix(l, "      wireshark: ") {
+					require.LessOrEqual(t, len([]rune(l)), columns, "%s: %s", f, l)
+				}
+			}
 		}
 	}
+	_, out, _ := call(t, "-columns", "140", captures+"rc-loss-request.pcap")
+	require.Contains(t, out, "goodput eff\n")
+	_, out, _ = call(t, "-columns", "80", captures+"rc-loss-request.pcap")
+	require.Contains(t, out, "\n  192.0.2.2>192.0.2.1 0x000011 ")
+	require.NotContains(t, out, " eff\n")
+	require.Contains(t, out, "resent")
+
+	// Addresses that leave no room have a line of their own.
+	var b bytes.Buffer
+	c := &checker{options: options{columns: 80}, out: bufio.NewWriter(&b), paint: func(_, s string) string { return s }}
+	long := strings.Repeat("2001:db8:1234:5678:", 2) + ">" + strings.Repeat("2001:db8:1234:5678:", 2)
+	c.table([][]string{{"flow", "QP", "svc", "MTU", "frames", "goodput", "eff"}, {long, "0x000011", "RC", "1024", "123456", "100G", "99%"}})
+	require.NoError(t, c.out.Flush())
+	require.Equal(t, "  QP       frames goodput\n  "+long+"\n  0x000011 123456    100G\n", b.String())
 }
 
 // What could not be judged is told at once.

@@ -44,6 +44,7 @@ type options struct {
 	metrics         string
 	follow          bool
 	interval        time.Duration
+	columns         int // of the text
 	filter          filter
 	cfg             conform.Config
 	mrcOptions      input.MRC
@@ -70,6 +71,7 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs.StringVar(&o.metrics, "metrics", "", "")
 	fs.BoolVar(&o.follow, "follow", false, "")
 	fs.DurationVar(&o.interval, "interval", time.Second, "")
+	fs.IntVar(&o.columns, "columns", 120, "")
 	fs.BoolVar(&o.cfg.Complete, "complete", false, "")
 	fs.UintVar(&port, "port", port, "")
 	fs.StringVar(&rate, "rate", "", "")
@@ -121,6 +123,9 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	}
 	if o.write != "" && slices.Contains(o.files, "-") {
 		return bad("-write reads the files a second time, which standard input cannot be; give files")
+	}
+	if o.columns < 80 {
+		return bad("-columns %d is too narrow for a report; give 80 or more", o.columns)
 	}
 	if o.interval <= 0 {
 		return bad("-interval %v is not above zero; give a duration such as 1s", o.interval)
@@ -277,6 +282,7 @@ type checker struct {
 	known                   known
 	mu                      sync.Mutex // held while frames are handled, and by what shows figures meanwhile
 	dropped                 func() uint64
+	interrupted             <-chan struct{} // closed when -follow ends before its input
 	metricsAddr             string
 	left                    uint64 // findings that the baseline shows too
 }
@@ -395,6 +401,9 @@ func (c *checker) file(name string, stdin io.Reader) int {
 			read, size := file.Progress()
 			c.progress.Update(name, read, size, number, "frames")
 		}
+	}
+	if errors.Is(err, capture.ErrTruncated) && c.isInterrupted() {
+		err = io.EOF // what is half written is no fault of anybody
 	}
 	c.progress.Clear()
 	n := number

@@ -145,7 +145,9 @@ func (c *checker) writeText() {
 	total := c.w.Total()
 	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }
 
-	p("%s\n", c.paint(c.verdictColour(), c.verdict()))
+	for _, l := range wrap(c.verdict(), c.columns) {
+		p("%s\n", c.paint(c.verdictColour(), l))
+	}
 	if c.left > 0 {
 		p("%s of kinds that the baseline shows too are left out.\n", count(c.left, "finding", "findings"))
 	}
@@ -179,9 +181,17 @@ func (c *checker) writeText() {
 				p("  ... and %d kinds more (-all lists them)\n", len(groups)-limit)
 				break
 			}
-			p("  %s  %s  %d x  %s%s\n", c.paint(colourOf(sev), pad(g.check.Rule().String(), 10)), pad(g.check.String(), 18), g.n, c.where(g), c.framesOf(g))
+			head := fmt.Sprintf("%s  %d x", pad(g.check.String(), 18), g.n)
+			where := c.where(g) + c.framesOf(g)
+			p("  %s  %s", c.paint(colourOf(sev), pad(g.check.Rule().String(), 10)), head)
+			if len(head)+len(where)+16 <= c.columns {
+				p("  %s\n", where)
+			} else {
+				p("\n")
+				c.lines("      ", where)
+			}
 			if sev != conform.Event {
-				p("      rule: %s\n", g.check.Rule().Title())
+				c.lines("      ", "rule: "+g.check.Rule().Title())
 			}
 			if sev == conform.Breach && g.filter != "" {
 				p("      wireshark: %s\n", g.filter)
@@ -191,7 +201,7 @@ func (c *checker) writeText() {
 				texts = texts[:min(1, len(texts))]
 			}
 			for j, t := range texts {
-				p("      %s\n", t)
+				c.lines("      ", t)
 				if j == 2 && !c.all {
 					break
 				}
@@ -335,21 +345,47 @@ func (c *checker) writeFlows() {
 			fmt.Sprint(k.Naks), fmt.Sprint(k.RNRs), fmt.Sprint(k.CNPs), fmt.Sprint(k.CE), fmt.Sprint(k.MessagesTx), fmt.Sprint(k.MessagesDone),
 			lat(f.latency.p50), lat(f.latency.p99), lat(f.latency.p999), rate(k.Goodput()), fmt.Sprintf("%.0f%%", 100*k.PayloadEfficiency())})
 	}
+	fmt.Fprintf(c.out, "\nFlows (packets to a QP; the other direction of a connection stands below it)\n")
+	c.table(rows)
+	if n := len(c.flows) + c.moreFlows - (len(rows) - 1); n > 0 {
+		fmt.Fprintf(c.out, "  ... and %d flows more\n", n)
+	}
+}
+
+// seldom are the columns of the table of flows that go first where it is too wide.
+var seldom = []string{"eff", "p999", "CE", "CNP", "dup", "svc", "MTU", "gaps", "RNR", "msgs", "data"}
+
+// table writes the table of flows, within the width of the report: what does not fit
+// is left out, and a flow whose addresses are too long has a line for them.
+func (c *checker) table(rows [][]string) {
 	widths := make([]int, len(rows[0]))
-	for _, r := range rows {
-		for i, s := range r {
-			widths[i] = max(widths[i], len([]rune(s)))
+	whole := 1
+	for i := range widths {
+		for _, r := range rows {
+			widths[i] = max(widths[i], len([]rune(r[i])))
+		}
+		whole += 1 + widths[i]
+	}
+	for _, name := range seldom {
+		if i := slices.Index(rows[0], name); i >= 0 && whole > c.columns {
+			whole -= 1 + widths[i]
+			widths[i] = 0
 		}
 	}
-	fmt.Fprintf(c.out, "\nFlows (packets to a QP; the other direction of a connection stands below it)\n")
+	apart := whole > c.columns
 	for n, r := range rows {
 		var b strings.Builder
 		b.WriteString(" ")
 		for i, s := range r {
-			space := strings.Repeat(" ", widths[i]-len([]rune(s)))
-			if i < 4 {
+			space := strings.Repeat(" ", max(0, widths[i]-len([]rune(s))))
+			switch {
+			case widths[i] == 0:
+			case i == 0 && apart && n == 0:
+			case i == 0 && apart:
+				b.WriteString(" " + s + "\n ")
+			case i < 4:
 				b.WriteString(" " + s + space)
-			} else {
+			default:
 				b.WriteString(" " + space + s)
 			}
 		}
@@ -359,15 +395,21 @@ func (c *checker) writeFlows() {
 		}
 		fmt.Fprintln(c.out, l)
 	}
-	if n := len(c.flows) + c.moreFlows - (len(rows) - 1); n > 0 {
-		fmt.Fprintf(c.out, "  ... and %d flows more\n", n)
+}
+
+// lines writes text in lines that begin with indent, within the width of the report.
+func (c *checker) lines(indent, text string) {
+	for _, l := range wrap(text, c.columns-len(indent)) {
+		fmt.Fprintf(c.out, "%s%s\n", indent, l)
 	}
 }
 
 func (c *checker) writeKeyFigures(t *conform.Counters) {
 	fmt.Fprintf(c.out, "\nKey figures of all flows\n")
 	for _, r := range c.keyFigures(t) {
-		fmt.Fprintf(c.out, "  %s %s\n", pad(r[0], 20), r[1])
+		for i, l := range wrap(r[1], c.columns-23) {
+			fmt.Fprintf(c.out, "  %s %s\n", pad([2]string{r[0]}[min(i, 1)], 20), l)
+		}
 	}
 }
 

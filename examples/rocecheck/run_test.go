@@ -33,7 +33,7 @@ func TestUsage(t *testing.T) {
 	for _, bad := range [][]string{
 		nil, {"-json"}, {"-nonsense", good}, {"-port", "0", good}, {"-port", "65536", good}, {"-rate", "fast", good},
 		{"-rate", "-1G", good}, {"-timeout", "-1s", good}, {"-timeout", "soon", good}, {"-qp", "0x11,", good}, {"-host", "here", good}, {"-from", "noon", good},
-		{"-write", "x", "-"}, {"-follow", good, good}, {"-i", "lo", good}, {"-interval", "0s", good}, {"-baseline", "run_test.go", good},
+		{"-write", "x", "-"}, {"-follow", good, good}, {"-i", "lo", good}, {"-interval", "0s", good}, {"-columns", "20", good}, {"-baseline", "run_test.go", good},
 		{"-baseline", captures + "pingpong-xsrq.pcap", good}, {"-write", "/does/not/exist/bad.pcapng", good},
 		{"-html", "x", "-qp", "0x11,zz", good}, {"-html", "x", good, good}, {"/does/not/exist"}, {t.TempDir()}, {"run_test.go"},
 		{"-html", "/does/not/exist/page.html", good},

@@ -51,18 +51,18 @@ func (c *checker) charge(f *conform.Finding) {
 func (c *checker) writeScreen(total *conform.Counters) {
 	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }
 	for _, l := range c.cost(total) {
-		p("%s\n", l)
+		c.lines("", l)
 	}
 	if worst := c.worst(5); len(worst) > 0 {
 		p("\nWorst connections\n")
 		for _, w := range worst {
-			p("  %v\n", w)
+			c.lines("  ", w.String())
 		}
 	}
 	if advice := c.advice(); len(advice) > 0 {
 		p("\nWhat to look at\n")
 		for _, a := range advice {
-			for i, l := range wrap(a, 76) {
+			for i, l := range wrap(a, min(76, c.columns-4)) {
 				p("  %s %s\n", [2]string{"-", " "}[min(i, 1)], l)
 			}
 		}
@@ -199,7 +199,7 @@ func (c *checker) writeUnjudged() {
 	}
 	fmt.Fprintf(c.out, "\nNot judged\n")
 	for _, s := range list {
-		for i, l := range wrap(s, 76) {
+		for i, l := range wrap(s, min(76, c.columns-4)) {
 			fmt.Fprintf(c.out, "  %s %s\n", [2]string{"-", " "}[min(i, 1)], l)
 		}
 	}
@@ -218,7 +218,8 @@ func (c *checker) writeNothing() {
 			count(s.Frames, "pause", "pauses"), count(s.Resume, "resume", "resumes"), short(s.Time))
 		return true
 	})
-	p("\nNo RoCE packet was found. RoCE v2 is UDP to port %d (-port says another), v1 is\nEthertype 0x8915; tunnels are looked into.\n", c.port())
+	p("\n")
+	c.lines("", fmt.Sprintf("No RoCE packet was found. RoCE v2 is UDP to port %d (-port says another), v1 is Ethertype 0x8915; tunnels are looked into.", c.port()))
 	type other struct {
 		p frame.Protocol
 		n uint64

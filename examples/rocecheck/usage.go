@@ -27,6 +27,8 @@ connection. Each file is judged for itself. FILE - is standard input.
   -metrics ADDR  serve the figures at http://ADDR/metrics in the OpenMetrics text
                  format, such as -metrics :9480
   -join          the files are parts of one capture, in the order given
+  -columns N     fit the text into so many columns, 80 or more (default 120); only
+                 Wireshark filters are never broken
   -all           list every event, not only the first of a kind
   -complete      the capture has every connection from its first packet, both
                  directions, and lost nothing: what is else a doubt is a breach

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
@@ -120,21 +121,88 @@ func Live(name string, find frame.Finder) (l *capture.Live, stop func(), err err
 	if err != nil {
 		return nil, nil, err
 	}
+	interrupted, release := Interrupted()
+	go func() {
+		<-interrupted
+		l.Close()
+	}()
+	return l, func() {
+		release()
+		l.Close()
+	}, nil
+}
+
+// Interrupted returns a channel that the first interrupt (Ctrl-C) closes, or release,
+// which has to be called in the end. A second interrupt ends the program.
+func Interrupted() (done <-chan struct{}, release func()) {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
-	done := make(chan struct{})
+	over := make(chan struct{})
+	var once sync.Once
+	end := func() {
+		signal.Stop(interrupts)
+		once.Do(func() { close(over) })
+	}
 	go func() {
 		select {
 		case <-interrupts:
-			l.Close()
-		case <-done:
+			end()
+		case <-over:
 		}
 	}()
-	return l, func() {
-		signal.Stop(interrupts)
-		close(done)
-		l.Close()
-	}, nil
+	return over, end
+}
+
+// Until reads r until done is closed, which is the end of the input then, wherever
+// r is. A Read of r that waits is left to wait.
+func Until(r io.Reader, done <-chan struct{}) io.Reader {
+	u := &until{done: done, bufs: make(chan []byte, 1), got: make(chan chunk)}
+	u.bufs <- make([]byte, 64<<10)
+	go func() {
+		for b := range u.bufs {
+			n, err := r.Read(b[:cap(b)])
+			select {
+			case u.got <- chunk{b[:n], err}:
+			case <-done:
+				return
+			}
+		}
+	}()
+	return u
+}
+
+type chunk struct {
+	b   []byte
+	err error
+}
+
+type until struct {
+	done <-chan struct{}
+	bufs chan []byte // the one buffer, where it is empty
+	got  chan chunk
+	have chunk
+	at   int
+}
+
+func (u *until) Read(p []byte) (int, error) {
+	for u.at == len(u.have.b) {
+		if u.have.err != nil {
+			return 0, u.have.err
+		}
+		if u.have.b != nil {
+			u.bufs <- u.have.b
+			u.have.b = nil
+		}
+		select {
+		case u.have = <-u.got:
+			u.at = 0
+		case <-u.done:
+			return 0, io.EOF
+		}
+	}
+	n := copy(p, u.have.b[u.at:])
+	u.at += n
+	return n, nil
 }
 
 // Dropped says how many frames of an interface were lost, or nothing where none
