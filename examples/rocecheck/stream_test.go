@@ -15,9 +15,11 @@ import (
 )
 
 // endless is a capture that repeats another until n bytes were read: each round
-// is later, and its PSNs go on where those of the round before ended.
+// is later, and its PSNs go on where those of the round before ended, or it is of
+// other QPs.
 type endless struct {
 	frames [][]byte // records with their headers
+	fresh  bool     // each round is a connection of its own
 	round  int
 	next   int
 	left   int64
@@ -51,8 +53,12 @@ func (e *endless) Read(p []byte) (int, error) {
 		binary.LittleEndian.PutUint32(e.hold, binary.LittleEndian.Uint32(r)+uint32(e.round))
 		var f frame.Frame
 		_ = f.Decode(frame.Ethernet, e.hold[16:])
-		f.Packet.PSN = f.Packet.PSN.Add(64 * e.round)
-		f.Packet.AETH.MSN = (f.Packet.AETH.MSN + uint32(32*e.round)) & 0xffffff
+		if e.fresh {
+			f.Packet.DestQP += uint32(e.round)
+		} else {
+			f.Packet.PSN = f.Packet.PSN.Add(64 * e.round)
+			f.Packet.AETH.MSN = (f.Packet.AETH.MSN + uint32(32*e.round)) & 0xffffff
+		}
 		e.hold = f.AppendTo(e.hold[:16])
 		e.buf = e.hold
 		e.left -= int64(len(e.buf))
@@ -66,16 +72,27 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestStreams reads a capture from a pipe that is larger than memory may become.
-// ROCECHECK_GB=10 makes it as large as that.
+// TestStreams reads a capture from a pipe that is larger than memory may become: of
+// one connection, and of a short one after another.
+//
+//	ROCECHECK_GB=10 go test ./examples/rocecheck -run TestStreams -v -timeout 1h
+//
+// Of 10 GB the latter are 134,000 connections.
 func TestStreams(t *testing.T) {
-	size := int64(96 << 20)
+	size := int64(48 << 20)
 	if gb, err := strconv.Atoi(os.Getenv("ROCECHECK_GB")); err == nil {
 		size = int64(gb) << 30
 	} else if testing.Short() || raceEnabled {
-		size = 8 << 20
+		size = 4 << 20
 	}
+	t.Run("one connection", func(t *testing.T) { stream(t, newEndless(t, size)) })
 	in := newEndless(t, size)
+	in.fresh = true
+	t.Run("short connections", func(t *testing.T) { stream(t, in) })
+}
+
+func stream(t *testing.T, in *endless) {
+	size := in.left
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	var peak uint64
@@ -108,5 +125,5 @@ func TestStreams(t *testing.T) {
 	page, err := os.Stat(html)
 	require.NoError(t, err)
 	require.Less(t, page.Size(), int64(1<<20))
-	t.Logf("%d bytes, %d frames, %d MiB of memory at most", size, 96*in.round, peak>>20)
+	t.Logf("%d bytes, %d frames, %d rounds, %d MiB of memory at most", size, 96*in.round, in.round, peak>>20)
 }

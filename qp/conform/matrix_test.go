@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -89,6 +90,21 @@ var tunnelWays = map[string]func(b []byte) []byte{
 	"mpls": func(b []byte) []byte {
 		p, _ := inner(b)
 		return eth(0x8847, append([]byte{0, 1, 0x01, 64}, p...))
+	},
+	"mirror of a switch": func(b []byte) []byte { return gre(0x8949, make([]byte, 22), 0, b) },
+	"srv6": func(b []byte) []byte {
+		p, six := inner(b)
+		next := byte(4)
+		if six {
+			next = 41
+		}
+		// One segment, which is where it goes: RFC 8754, section 2.
+		dst := netip.MustParseAddr("2001:db8:f::2").As16()
+		src := netip.MustParseAddr("2001:db8:f::1").As16()
+		srh := slices.Concat([]byte{next, 2, 4, 0, 0, 0, 0, 0}, dst[:])
+		h := []byte{0x60, 0, 0, 0, 0, 0, 43, 64}
+		binary.BigEndian.PutUint16(h[4:], uint16(len(srh)+len(p)))
+		return eth(0x86dd, slices.Concat(h, src[:], dst[:], srh, p))
 	},
 	"ip in ip": func(b []byte) []byte {
 		p, six := inner(b)
