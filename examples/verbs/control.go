@@ -101,6 +101,8 @@ func (e *engine) control(now time.Time, c *C.struct_rv_cmd) C.int {
 		delete(e.srqs, s.s.Num())
 		delete(e.armed, s)
 		e.bells[x.rq.bell] = nil
+	case C.RV_RESIZE_CQ:
+		return resize((*C.struct_rv_cq)(c.obj), (*C.struct_rv_cq)(c.attr))
 	case C.RV_MODIFY_QP, C.RV_QUERY_QP, C.RV_DESTROY_QP, C.RV_MCAST:
 		x := (*C.struct_rv_qp)(c.obj)
 		p := e.qps[uint32((*C.struct_ibv_qp)(unsafe.Pointer(x)).qp_num)]

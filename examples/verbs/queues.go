@@ -251,3 +251,21 @@ func (e *engine) events(now time.Time) {
 	}
 	e.connections(now)
 }
+
+// resize moves the completions of a CQ into the ring of to, and swaps the rings. The front
+// holds the CQ's lock.
+func resize(cq, to *C.struct_rv_cq) C.int {
+	n := uint32(cq.produced - cq.consumed)
+	if n > uint32(to.depth) {
+		return C.EINVAL
+	}
+	from, dst := unsafe.Slice(cq.ring, int(cq.size)), unsafe.Slice(to.ring, int(to.size))
+	for i := range n {
+		dst[i] = from[(uint32(cq.consumed)+i)&(uint32(cq.size)-1)]
+	}
+	cq.ring, to.ring = to.ring, cq.ring
+	cq.size, cq.depth = to.size, to.depth
+	atomic.StoreUint32(word(&cq.consumed), 0)
+	atomic.StoreUint32(word(&cq.produced), n)
+	return 0
+}

@@ -273,3 +273,93 @@ func TestFaults(t *testing.T) {
 		})
 	}
 }
+
+// Misuse, and what befalls a program: testdata/abuse.c.
+func TestAbuse(t *testing.T) {
+	need(t, "cc")
+	program := filepath.Join(t.TempDir(), "abuse")
+	out, err := exec.Command("cc", "-O1", "-Wall", "-o", program, "testdata/abuse.c", "-libverbs", "-lpthread").CombinedOutput()
+	require.NoError(t, err, string(out))
+	for _, name := range []string{"unmapped", "destroyed", "deregistered", "overrun", "forks", "signals", "threads", "killed", "full"} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			addr, env := "127.0.0.8", []string(nil)
+			switch name {
+			case "full":
+				env = []string{"ROCE_PCAP=/dev/full"}
+			case "forks":
+				addr = "" // the child needs one of its own
+			}
+			out, err := command(ctx, addr, env, program, name).CombinedOutput()
+			require.NoError(t, err, string(out))
+			require.Equal(t, name == "full", strings.Contains(string(out), "no space left"), string(out))
+		})
+	}
+}
+
+// pyverbsLeast is how many tests of pyverbs pass at least.
+const pyverbsLeast = 100
+
+// The tests of pyverbs, as Debian ships them. What fails or is skipped stands with its
+// reason in testdata/pyverbs.txt.
+func TestPyverbs(t *testing.T) {
+	const tests = "/usr/share/doc/rdma-core/tests"
+	if _, err := os.Stat(tests); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip("rdma-core and python3-pyverbs are not installed")
+	}
+	dir := t.TempDir()
+	out, err := exec.Command("sh", "-c", "cp -r "+tests+" "+dir+" && cd "+dir+"/tests && gunzip -f *.gz").CombinedOutput()
+	require.NoError(t, err, string(out))
+	type reason struct {
+		skip bool
+		re   *regexp.Regexp
+	}
+	var reasons []reason
+	page, err := os.ReadFile("testdata/pyverbs.txt")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(page)) {
+		kind, rest, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		if kind != "skip" && kind != "fail" {
+			continue
+		}
+		re, why, ok := strings.Cut(rest, "  ; ")
+		require.True(t, ok && why != "", line)
+		reasons = append(reasons, reason{kind == "skip", regexp.MustCompile(re)})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	abs, err := filepath.Abs("run")
+	require.NoError(t, err)
+	c := exec.CommandContext(ctx, abs, "/usr/bin/python3", "run_tests.py", "-v")
+	c.Dir, c.WaitDelay = filepath.Join(dir, "tests"), 2*time.Second
+	c.Env = append(os.Environ(), "ROCE_ADDR=127.0.0.6")
+	out, _ = c.CombinedOutput()
+	require.NoError(t, ctx.Err(), "it takes too long\n%s", out)
+	passed, skipped := 0, 0
+	for _, m := range regexp.MustCompile(`(?m)^(.*) \.\.\. (ok|FAIL|ERROR|skipped .*)$`).FindAllStringSubmatch(string(out), -1) {
+		name, how := m[1], m[2]
+		if how == "ok" {
+			passed++
+			continue
+		}
+		skip, text := strings.HasPrefix(how, "skipped"), how
+		if skip {
+			skipped++
+		} else {
+			text = name
+		}
+		explained := false
+		for _, r := range reasons {
+			explained = explained || r.skip == skip && r.re.MatchString(text)
+		}
+		if !explained {
+			t.Errorf("no reason for %s: %s", name, how)
+		}
+	}
+	t.Logf("%d pass, %d are skipped", passed, skipped)
+	require.GreaterOrEqual(t, passed, pyverbsLeast, string(out))
+}

@@ -30,7 +30,7 @@ static int bell_take(void)
 }
 
 /* rv_queue_init makes a ring of max work requests. */
-int rv_queue_init(struct rv_queue *q, uint32_t max, uint32_t sges, uint32_t inl, int sends)
+int rv_queue_init(struct rv_queue *q, struct rv_pd *pd, uint32_t max, uint32_t sges, uint32_t inl, int sends)
 {
 	uint32_t room = sges * sizeof(struct ibv_sge) > inl ? sges * sizeof(struct ibv_sge) : inl;
 	q->size = power(max ? max : 1);
@@ -38,7 +38,8 @@ int rv_queue_init(struct rv_queue *q, uint32_t max, uint32_t sges, uint32_t inl,
 	q->max_sge = sges;
 	q->max_inline = inl;
 	q->stride = ((sends ? sizeof(struct rv_wqe) : sizeof(struct rv_rqe)) + room + 15) & ~15u;
-	q->slots = calloc(q->size, q->stride);
+	q->owner = pd;
+	q->slots = rv_pd_alloc(&q->owner, (size_t)q->size * q->stride);
 	q->order = sends ? NULL : calloc(q->size, 8);
 	q->bell = bell_take();
 	if (!q->slots || (!sends && !q->order) || q->bell < 0) {
@@ -64,7 +65,7 @@ void rv_queue_reset(struct rv_queue *q)
 
 void rv_queue_free(struct rv_queue *q)
 {
-	free(q->slots);
+	rv_pd_free(q->owner, q->slots);
 	free(q->order);
 	q->slots = NULL;
 	q->order = q->spare = NULL;

@@ -66,6 +66,7 @@ struct rv_queue {
 	uint32_t max_sge, max_inline;
 	int bell;
 	uint8_t *slots;
+	struct rv_pd *owner; /* whose allocator slots came from, or NULL */
 	uint32_t *order;
 	/* The front's own. */
 	pthread_mutex_t lock;
@@ -92,6 +93,7 @@ struct rv_cq {
 	uint32_t magic, refs;
 	uint64_t handle;
 	struct rv_cqe *ring;
+	struct rv_pd *pd, *owner; /* parent domain; whose allocator ring came from, or NULL */
 	uint32_t size; /* a power of two */
 	uint32_t depth;  /* entries, as the program was told */
 	uint32_t produced, consumed; /* atomic */
@@ -161,6 +163,7 @@ enum rv_op {
 	RV_CREATE_AH,
 	RV_DESTROY_AH,
 	RV_MCAST,
+	RV_RESIZE_CQ,
 	RV_CM_LISTEN,
 	RV_CM_CONNECT,
 	RV_CM_ACCEPT,

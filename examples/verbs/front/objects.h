@@ -23,6 +23,10 @@ struct rv_pd {
 	uint32_t magic, refs;
 	struct rv_pd *parent; /* of a parent domain */
 	struct rv_td *td;
+	/* A parent domain's own memory for rings. */
+	void *(*alloc)(struct ibv_pd *pd, void *context, size_t size, size_t align, uint64_t type);
+	void (*free)(struct ibv_pd *pd, void *context, void *p, uint64_t type);
+	void *context;
 };
 
 struct rv_td {
@@ -63,13 +67,15 @@ struct rv_channel {
 void rv_ops(struct rv_ctx *c);		       /* data.c: the data path of a context */
 void rv_qp_ops(struct rv_qp *qp, uint64_t ops); /* and of extended QPs and CQs */
 void rv_cq_ops(struct rv_cq *cq);
-int rv_queue_init(struct rv_queue *q, uint32_t max, uint32_t sges, uint32_t inl, int sends);
+int rv_queue_init(struct rv_queue *q, struct rv_pd *pd, uint32_t max, uint32_t sges, uint32_t inl, int sends);
 void rv_queue_reset(struct rv_queue *q);
 void rv_queue_free(struct rv_queue *q);
 void rv_clean(struct rv_cq *cq, struct rv_qp *qp);
 void rv_wake(void);
 void rv_ring(struct rv_queue *q);
 int rv_live(void);
+void *rv_pd_alloc(struct rv_pd **pd, size_t n); /* *pd becomes NULL where it is ours */
+void rv_pd_free(struct rv_pd *pd, void *p);
 void rv_want(const char *addr);
 void rv_close_late(int fd);
 extern struct rv_shared *rv_sh;

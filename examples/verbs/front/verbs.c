@@ -21,6 +21,8 @@
 
 #define FAIL(e) (errno = (e), NULL)
 
+enum { GIDS = 2 }; /* rows of the GID table; the second is empty */
+
 struct rv_shared *rv_sh;
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;   /* opening, closing, tables */
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER; /* one command at a time */
@@ -337,7 +339,7 @@ static int query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr 
 	if (!rv_live())
 		return EIO;
 	struct ibv_port_attr p = {.state = IBV_PORT_ACTIVE, .max_mtu = IBV_MTU_4096, .active_mtu = mtu_code(rv_sh->mtu),
-		.gid_tbl_len = 1, .port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS, .max_msg_sz = 1u << 31, .pkey_tbl_len = 1,
+		.gid_tbl_len = GIDS, .port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS, .max_msg_sz = 1u << 31, .pkey_tbl_len = 1,
 		.max_vl_num = 1, .active_width = 2, .active_speed = 16, .phys_state = 5, .link_layer = IBV_LINK_LAYER_ETHERNET};
 	memset(a, 0, size);
 	memcpy(a, &p, size < sizeof p ? size : sizeof p);
@@ -350,11 +352,13 @@ PUBLIC int ibv_query_port(struct ibv_context *c, uint8_t port, struct _compat_ib
 
 PUBLIC int ibv_query_gid(struct ibv_context *c, uint8_t port, int i, union ibv_gid *g)
 {
-	if (port != 1 || i != 0 || !rv_live()) {
+	if (port != 1 || i < 0 || i >= GIDS || !rv_live()) {
 		errno = EINVAL;
 		return -1;
 	}
-	memcpy(g, rv_sh->gid, 16);
+	memset(g, 0, 16);
+	if (i == 0)
+		memcpy(g, rv_sh->gid, 16);
 	return 0;
 }
 PUBLIC int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t i, struct ibv_gid_entry *e, uint32_t flags, size_t size)
@@ -362,8 +366,10 @@ PUBLIC int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t i, s
 	struct ibv_gid_entry x = {.gid_index = i, .port_num = port, .gid_type = IBV_GID_TYPE_ROCE_V2};
 	if (flags || size < sizeof x)
 		return flags ? EOPNOTSUPP : EINVAL;
-	if (port != 1 || i != 0 || !rv_live())
-		return port == 1 && rv_live() ? ENODATA : EINVAL;
+	if (port != 1 || i >= GIDS || !rv_live())
+		return EINVAL;
+	if (i != 0)
+		return ENODATA;
 	memcpy(&x.gid, rv_sh->gid, 16);
 	memcpy(e, &x, sizeof x);
 	return 0;
@@ -452,18 +458,42 @@ static struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_pare
 		return FAIL(EINVAL);
 	if (a->comp_mask & ~known)
 		return FAIL(EINVAL);
-	if (a->comp_mask)
-		return FAIL(EOPNOTSUPP); /* memory of the program's own for rings */
+	if (a->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS && (!a->alloc || !a->free))
+		return FAIL(EINVAL);
 	struct ibv_pd *pd = ibv_alloc_pd(c);
 	if (!pd)
 		return NULL;
 	struct rv_pd *p = (void *)pd;
 	p->parent = (void *)a->pd;
 	p->pd.handle = a->pd->handle;
+	if (a->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) {
+		p->alloc = a->alloc;
+		p->free = a->free;
+	}
+	if (a->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
+		p->context = a->pd_context;
 	rv_add(&p->parent->refs, 1);
 	if ((p->td = (void *)a->td))
 		rv_add(&p->td->refs, 1);
 	return pd;
+}
+
+void *rv_pd_alloc(struct rv_pd **pd, size_t n)
+{
+	if (*pd && (*pd)->alloc) {
+		void *p = (*pd)->alloc(&(*pd)->pd, (*pd)->context, n, sysconf(_SC_PAGESIZE), 0);
+		if (p != IBV_ALLOCATOR_USE_DEFAULT)
+			return p ? memset(p, 0, n) : NULL;
+	}
+	*pd = NULL;
+	return calloc(1, n);
+}
+void rv_pd_free(struct rv_pd *pd, void *p)
+{
+	if (p && pd)
+		pd->free(&pd->pd, pd->context, p, 0);
+	else
+		free(p);
 }
 
 /* XRC domains that share a file are one. */
@@ -714,7 +744,7 @@ PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
 	return 0;
 }
 
-static struct rv_cq *create_cq(struct ibv_context *c, uint32_t cqe, void *context, struct ibv_comp_channel *ch, int vector)
+static struct rv_cq *create_cq(struct ibv_context *c, struct rv_pd *pd, uint32_t cqe, void *context, struct ibv_comp_channel *ch, int vector)
 {
 	if (cqe < 1 || cqe > RV_MAX_CQE || vector < 0 || vector >= c->num_comp_vectors)
 		return FAIL(EINVAL);
@@ -727,10 +757,11 @@ static struct rv_cq *create_cq(struct ibv_context *c, uint32_t cqe, void *contex
 	while (q->size < cqe)
 		q->size *= 2;
 	q->depth = cqe;
-	q->ring = calloc(q->size, sizeof *q->ring);
+	q->pd = q->owner = pd;
+	q->ring = rv_pd_alloc(&q->owner, (size_t)q->size * sizeof *q->ring);
 	q->handle = q->ring ? rv_handle(q) : 0;
 	if (!q->handle) {
-		free(q->ring);
+		rv_pd_free(q->owner, q->ring);
 		free(q);
 		return FAIL(ENOMEM);
 	}
@@ -745,13 +776,15 @@ static struct rv_cq *create_cq(struct ibv_context *c, uint32_t cqe, void *contex
 	pthread_mutex_init(&q->lock, NULL);
 	if (ch)
 		rv_add(&ch->refcnt, 1);
+	if (pd)
+		rv_add(&pd->refs, 1);
 	rv_add(&ctx_of(c)->refs, 1);
 	q->magic = ALIVE;
 	return q;
 }
 PUBLIC struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *context, struct ibv_comp_channel *ch, int vector)
 {
-	return (void *)create_cq(c, cqe < 0 ? 0 : cqe, context, ch, vector);
+	return (void *)create_cq(c, NULL, cqe < 0 ? 0 : cqe, context, ch, vector);
 }
 static struct ibv_cq_ex *create_cq_ex(struct ibv_context *c, struct ibv_cq_init_attr_ex *a)
 {
@@ -760,12 +793,36 @@ static struct ibv_cq_ex *create_cq_ex(struct ibv_context *c, struct ibv_cq_init_
 		return FAIL(EINVAL);
 	if (a->wc_flags & ~flags || (a->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS && a->flags & ~IBV_CREATE_CQ_ATTR_SINGLE_THREADED))
 		return FAIL(EOPNOTSUPP);
-	struct rv_cq *q = create_cq(c, a->cqe, a->cq_context, a->channel, a->comp_vector);
+	struct rv_cq *q = create_cq(c, a->comp_mask & IBV_CQ_INIT_ATTR_MASK_PD ? (void *)a->parent_domain : NULL, a->cqe, a->cq_context, a->channel, a->comp_vector);
 	if (q)
 		rv_cq_ops(q);
 	return q ? &q->ex : NULL;
 }
-PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe) { return EOPNOTSUPP; }
+PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+{
+	struct rv_cq *q = (void *)cq;
+	if (q->magic != ALIVE || cqe < 1 || cqe > RV_MAX_CQE)
+		return EINVAL;
+	struct rv_cq to = {.size = 1, .depth = cqe, .owner = q->pd};
+	while (to.size < to.depth)
+		to.size *= 2;
+	to.ring = rv_pd_alloc(&to.owner, (size_t)to.size * sizeof *to.ring);
+	if (!to.ring)
+		return ENOMEM;
+	pthread_mutex_lock(&q->lock);
+	/* The engine moves what waits into the other ring, and the rings change places. */
+	struct rv_cmd c = {.op = RV_RESIZE_CQ, .obj = q, .attr = &to};
+	int err = rv_command(&c);
+	if (!err) {
+		struct rv_pd *owner = q->owner;
+		q->owner = to.owner;
+		to.owner = owner;
+		cq->cqe = cqe;
+	}
+	pthread_mutex_unlock(&q->lock);
+	rv_pd_free(to.owner, to.ring);
+	return err;
+}
 static int modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *a) { return EOPNOTSUPP; }
 
 /* await waits until all events that were got are acknowledged. */
@@ -791,7 +848,9 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 	if (cq->channel)
 		rv_add(&cq->channel->refcnt, -1);
 	rv_add(&ctx_of(cq->context)->refs, -1);
-	free(q->ring);
+	rv_pd_free(q->owner, q->ring);
+	if (q->pd)
+		rv_add(&q->pd->refs, -1);
 	rv_bury(q);
 	return 0;
 }
@@ -905,7 +964,7 @@ static struct ibv_srq *create_srq_ex(struct ibv_context *c, struct ibv_srq_init_
 	s->rq.bell = -1;
 	if (!a->attr.max_sge)
 		a->attr.max_sge = 1;
-	int err = rv_queue_init(&s->rq, a->attr.max_wr, a->attr.max_sge, 0, 0);
+	int err = rv_queue_init(&s->rq, (void *)a->pd, a->attr.max_wr, a->attr.max_sge, 0, 0);
 	if (err) {
 		free(s);
 		return FAIL(err);
@@ -1072,9 +1131,9 @@ struct ibv_qp *rv_create_qp(struct ibv_context *c, struct ibv_qp_init_attr_ex *a
 		return FAIL(err ? err : ENOMEM);
 	qp->sq.bell = qp->rq.bell = -1;
 	if (!target)
-		err = rv_queue_init(&qp->sq, a->cap.max_send_wr, a->cap.max_send_sge, a->cap.max_inline_data, 1);
+		err = rv_queue_init(&qp->sq, pd, a->cap.max_send_wr, a->cap.max_send_sge, a->cap.max_inline_data, 1);
 	if (!err && receives && !srq)
-		err = rv_queue_init(&qp->rq, a->cap.max_recv_wr, a->cap.max_recv_sge, 0, 0);
+		err = rv_queue_init(&qp->rq, pd, a->cap.max_recv_wr, a->cap.max_recv_sge, 0, 0);
 	qp->qp = (struct ibv_qp){.context = c, .qp_context = a->qp_context, .pd = &pd->pd, .send_cq = target ? NULL : a->send_cq, .recv_cq = receives ? a->recv_cq : NULL,
 		.srq = receives ? a->srq : NULL, .state = IBV_QPS_RESET, .qp_type = a->qp_type};
 	pthread_mutex_init(&qp->qp.mutex, NULL);
@@ -1314,7 +1373,7 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *d)
 	struct verbs_context *v = &c->v;
 	v->sz = sizeof *v;
 	v->context.device = d;
-	v->context.cmd_fd = -1;
+	v->context.cmd_fd = eventfd(0, EFD_CLOEXEC); /* of no use, but a descriptor */
 	v->context.async_fd = c->async[0];
 	v->context.num_comp_vectors = 1;
 	v->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
@@ -1346,6 +1405,7 @@ PUBLIC int ibv_close_device(struct ibv_context *context)
 		rv_command(&cmd);
 	}
 	pthread_mutex_unlock(&big);
+	close(context->cmd_fd);
 	close(c->async[0]);
 	rv_close_late(c->async[1]);
 	rv_bury(c);

@@ -1,0 +1,308 @@
+/* A program that misuses verbs, or is misused: each case by name. It ends with 0 when the
+ * errors were those that verbs have, and says what was wrong otherwise. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CHECK(x)                                                                                   \
+	do {                                                                                       \
+		if (!(x)) {                                                                        \
+			fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #x, errno);          \
+			exit(1);                                                                   \
+		}                                                                                  \
+	} while (0)
+
+enum { SIZE = 1 << 16 };
+
+static struct ibv_context *ctx;
+static struct ibv_pd *pd;
+static struct ibv_cq *cq;
+static struct ibv_mr *mr;
+static struct ibv_qp *a, *b; /* connected to each other */
+static char *buf;
+static union ibv_gid gid;
+
+static struct ibv_qp *make_qp(int depth)
+{
+	struct ibv_qp_init_attr i = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = {.max_send_wr = depth, .max_recv_wr = depth, .max_send_sge = 1, .max_recv_sge = 1}};
+	struct ibv_qp *q = ibv_create_qp(pd, &i);
+	CHECK(q);
+	return q;
+}
+
+static void connect_qp(struct ibv_qp *q, uint32_t to, union ibv_gid *g)
+{
+	struct ibv_qp_attr t = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ};
+	CHECK(!ibv_modify_qp(q, &t, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	t = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = to, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
+		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.dgid = *g, .hop_limit = 1}}};
+	CHECK(!ibv_modify_qp(q, &t, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
+	t = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 10, .retry_cnt = 3, .rnr_retry = 7, .max_rd_atomic = 1};
+	CHECK(!ibv_modify_qp(q, &t, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+static void open_all(int cqe)
+{
+	struct ibv_device **l = ibv_get_device_list(NULL);
+	CHECK(l && l[0]);
+	ctx = ibv_open_device(l[0]);
+	CHECK(ctx);
+	ibv_free_device_list(l);
+	CHECK(pd = ibv_alloc_pd(ctx));
+	CHECK(cq = ibv_create_cq(ctx, cqe, NULL, NULL, 0));
+	buf = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(mr = ibv_reg_mr(pd, buf, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
+	CHECK(!ibv_query_gid(ctx, 1, 0, &gid));
+	a = make_qp(16);
+	b = make_qp(16);
+	connect_qp(a, b->qp_num, &gid);
+	connect_qp(b, a->qp_num, &gid);
+}
+
+static int write_at(struct ibv_qp *q, uint64_t from, uint64_t to, uint32_t n, enum ibv_wr_opcode op)
+{
+	struct ibv_sge s = {from, n, mr->lkey};
+	struct ibv_send_wr w = {.wr_id = 7, .sg_list = &s, .num_sge = 1, .opcode = op, .wr.rdma = {to, mr->rkey}}, *bad;
+	return ibv_post_send(q, &w, &bad);
+}
+
+/* next waits for a completion, five seconds at most. */
+static struct ibv_wc next(void)
+{
+	struct ibv_wc wc;
+	time_t end = time(NULL) + 5;
+	int n;
+	while (!(n = ibv_poll_cq(cq, 1, &wc)) && time(NULL) < end)
+		;
+	CHECK(n == 1);
+	return wc;
+}
+
+static void works(void)
+{
+	strcpy(buf, "hello");
+	CHECK(!write_at(a, (uintptr_t)buf, (uintptr_t)buf + 4096, 4000, IBV_WR_RDMA_WRITE));
+	CHECK(next().status == IBV_WC_SUCCESS);
+	CHECK(!strcmp(buf + 4096, "hello"));
+}
+
+/* Memory that was unmapped, or may not be written any more, is refused like a wrong key. */
+static void unmapped(void)
+{
+	open_all(64);
+	works();
+	CHECK(!munmap(buf + 8192, 4096));
+	CHECK(!write_at(a, (uintptr_t)buf + 8192, (uintptr_t)buf, 100, IBV_WR_RDMA_WRITE));
+	CHECK(next().status == IBV_WC_LOC_PROT_ERR);
+	struct ibv_qp *c = make_qp(4), *d = make_qp(4);
+	connect_qp(c, d->qp_num, &gid);
+	connect_qp(d, c->qp_num, &gid);
+	CHECK(!write_at(c, (uintptr_t)buf, (uintptr_t)buf + 8192, 100, IBV_WR_RDMA_WRITE));
+	CHECK(next().status == IBV_WC_REM_ACCESS_ERR);
+	c = make_qp(4), d = make_qp(4);
+	connect_qp(c, d->qp_num, &gid);
+	connect_qp(d, c->qp_num, &gid);
+	CHECK(!mprotect(buf + 4096, 4096, PROT_READ));
+	CHECK(!write_at(c, (uintptr_t)buf + 4096, (uintptr_t)buf, 100, IBV_WR_RDMA_READ));
+	CHECK(next().status == IBV_WC_LOC_PROT_ERR);
+	c = make_qp(4), d = make_qp(4);
+	connect_qp(c, d->qp_num, &gid);
+	connect_qp(d, c->qp_num, &gid);
+	CHECK(!write_at(c, (uintptr_t)buf + 4096, (uintptr_t)buf, 100, IBV_WR_RDMA_WRITE)); /* to be read it is */
+	CHECK(next().status == IBV_WC_SUCCESS);
+	CHECK(!ibv_reg_mr(pd, (void *)0x1000, 4096, 0) && errno == EFAULT);
+}
+
+/* Objects that were destroyed, in the wrong order, or are in use. */
+static void destroyed(void)
+{
+	open_all(64);
+	works();
+	CHECK(ibv_dealloc_pd(pd) == EBUSY);
+	CHECK(ibv_destroy_cq(cq) == EBUSY);
+	CHECK(!ibv_destroy_qp(a));
+	CHECK(write_at(a, (uintptr_t)buf, (uintptr_t)buf, 4, IBV_WR_RDMA_WRITE) == EINVAL);
+	CHECK(ibv_destroy_qp(a) == EINVAL);
+	struct ibv_qp_attr t = {.qp_state = IBV_QPS_ERR};
+	CHECK(ibv_modify_qp(a, &t, IBV_QP_STATE) == EINVAL);
+	CHECK(!ibv_destroy_qp(b));
+	CHECK(!ibv_dereg_mr(mr));
+	CHECK(ibv_dereg_mr(mr) == EINVAL);
+	CHECK(!ibv_destroy_cq(cq));
+	struct ibv_wc wc;
+	CHECK(ibv_poll_cq(cq, 1, &wc) < 0);
+	CHECK(!ibv_dealloc_pd(pd));
+	CHECK(ibv_dealloc_pd(pd) == EINVAL);
+	CHECK(!ibv_close_device(ctx));
+	open_all(64); /* once more */
+	works();
+}
+
+/* A region that goes while requests are posted. */
+static void deregistered(void)
+{
+	open_all(64);
+	struct ibv_sge s = {(uintptr_t)buf, 100, mr->lkey};
+	struct ibv_recv_wr r = {.sg_list = &s, .num_sge = 1}, *bad;
+	CHECK(!ibv_post_recv(b, &r, &bad));
+	struct ibv_mr *other = ibv_reg_mr(pd, buf + 4096, 4096, 0);
+	CHECK(other && !ibv_dereg_mr(mr));
+	mr = other;
+	CHECK(!write_at(a, (uintptr_t)buf + 4096, 0, 10, IBV_WR_SEND));
+	int prot = 0, op = 0;
+	for (int i = 0; i < 2; i++) {
+		struct ibv_wc wc = next();
+		prot += wc.status == IBV_WC_LOC_PROT_ERR && wc.qp_num == b->qp_num;
+		op += wc.status == IBV_WC_REM_OP_ERR && wc.qp_num == a->qp_num;
+	}
+	CHECK(prot == 1 && op == 1);
+}
+
+/* A CQ that is too small tells of it, and the QP goes to Error. */
+static void overrun(void)
+{
+	open_all(2);
+	for (int i = 0; i < 4; i++)
+		CHECK(!write_at(a, (uintptr_t)buf, (uintptr_t)buf + 4096, 4, IBV_WR_RDMA_WRITE));
+	struct ibv_async_event e;
+	struct pollfd p = {ctx->async_fd, POLLIN, 0};
+	int cqerr = 0;
+	while (!cqerr && poll(&p, 1, 3000) == 1 && !ibv_get_async_event(ctx, &e)) {
+		cqerr = e.event_type == IBV_EVENT_CQ_ERR && e.element.cq == cq;
+		ibv_ack_async_event(&e);
+	}
+	CHECK(cqerr);
+}
+
+/* Forks: the child's old objects are dead, and it may open the device itself. */
+static void forks(void)
+{
+	open_all(64);
+	works();
+	pid_t p = fork();
+	if (!p) {
+		alarm(20);
+		CHECK(write_at(a, (uintptr_t)buf, (uintptr_t)buf, 4, IBV_WR_RDMA_WRITE) == EINVAL);
+		CHECK(ibv_destroy_qp(a) == 0 || errno);
+		open_all(64);
+		works();
+		_exit(0);
+	}
+	int s;
+	CHECK(waitpid(p, &s, 0) == p && s == 0);
+	works();
+}
+
+static volatile int ticks;
+static void tick(int s) { ticks++; }
+
+/* Signals all the time, on the program's stack. */
+static void signals(void)
+{
+	struct sigaction sa = {.sa_handler = tick};
+	sigaction(SIGALRM, &sa, NULL);
+	sigaction(SIGPROF, &sa, NULL);
+	sigaction(SIGURG, &sa, NULL);
+	struct itimerval v = {{0, 500}, {0, 500}};
+	setitimer(ITIMER_REAL, &v, NULL);
+	setitimer(ITIMER_PROF, &v, NULL);
+	open_all(64);
+	time_t end = time(NULL) + 2;
+	while (time(NULL) < end) {
+		works();
+		raise(SIGURG);
+	}
+	CHECK(ticks > 100);
+}
+
+static void *thread(void *arg)
+{
+	for (int i = 0; i < 300; i++) {
+		struct ibv_mr *m = ibv_reg_mr(pd, buf, 4096, IBV_ACCESS_LOCAL_WRITE);
+		struct ibv_qp *q = make_qp(4);
+		CHECK(m && !ibv_dereg_mr(m) && !ibv_destroy_qp(q));
+	}
+	return NULL;
+}
+
+/* Several threads make and destroy objects while another has traffic. */
+static void threads(void)
+{
+	pthread_t t[4];
+	open_all(64);
+	for (int i = 0; i < 4; i++)
+		CHECK(!pthread_create(&t[i], NULL, thread, NULL));
+	for (int i = 0; i < 500; i++)
+		works();
+	for (int i = 0; i < 4; i++)
+		pthread_join(t[i], NULL);
+}
+
+/* The peer is killed: retries are exhausted. */
+static void killed(void)
+{
+	int up[2], down[2];
+	char go;
+	CHECK(!pipe(up) && !pipe(down));
+	struct {
+		uint32_t qpn, rkey;
+		uint64_t addr;
+		union ibv_gid gid;
+	} me, peer;
+	pid_t p = fork();
+	CHECK(!(p ? 0 : setenv("ROCE_ADDR", "127.0.0.9", 1)));
+	open_all(64);
+	a = make_qp(16);
+	memset(&me, 0, sizeof me);
+	me.qpn = a->qp_num, me.rkey = mr->rkey, me.addr = (uintptr_t)buf, me.gid = gid;
+	CHECK(write(p ? up[1] : down[1], &me, sizeof me) == sizeof me && read(p ? down[0] : up[0], &peer, sizeof peer) == sizeof peer);
+	connect_qp(a, peer.qpn, &peer.gid);
+	CHECK(write(p ? up[1] : down[1], "x", 1) == 1 && read(p ? down[0] : up[0], &go, 1) == 1);
+	if (!p)
+		for (;;)
+			pause();
+	struct ibv_sge s = {(uintptr_t)buf, 10, mr->lkey};
+	struct ibv_send_wr w = {.sg_list = &s, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .wr.rdma = {peer.addr, peer.rkey}}, *bad;
+	CHECK(!ibv_post_send(a, &w, &bad));
+	CHECK(next().status == IBV_WC_SUCCESS);
+	kill(p, SIGKILL);
+	waitpid(p, NULL, 0);
+	CHECK(!ibv_post_send(a, &w, &bad));
+	CHECK(next().status == IBV_WC_RETRY_EXC_ERR);
+}
+
+static void full(void)
+{
+	open_all(64);
+	for (int i = 0; i < 200; i++)
+		works();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*f)(void);
+	} cases[] = {{"unmapped", unmapped}, {"destroyed", destroyed}, {"deregistered", deregistered}, {"overrun", overrun}, {"forks", forks},
+		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}};
+	alarm(40);
+	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
+		if (argc == 2 && !strcmp(argv[1], cases[i].name)) {
+			cases[i].f();
+			return 0;
+		}
+	fprintf(stderr, "no such case\n");
+	return 2;
+}
