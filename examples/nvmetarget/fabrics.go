@@ -78,7 +78,7 @@ func (q *queue) connect(s *slot) result {
 	case size == 0 || int(size)+1 > q.depth:
 		return badCommand(44)
 	}
-	b, st := q.gather(s, nvme.ConnectDataSize)
+	b, st := q.gather(s, nvme.ConnectDataSize, true)
 	if st != nvme.Success {
 		return result{status: st}
 	}

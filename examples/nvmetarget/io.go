@@ -42,7 +42,7 @@ func (q *queue) io(s *slot) result {
 		if !ok {
 			return fail(nvme.LBAOutOfRange)
 		}
-		b, st := q.gather(s, int(n))
+		b, st := q.gather(s, int(n), true)
 		if st != nvme.Success {
 			return result{status: st}
 		}
@@ -63,7 +63,8 @@ func (q *queue) io(s *slot) result {
 // dataset deallocates ranges. Other hints are taken and not used.
 func (q *queue) dataset(s *slot) result {
 	count := int(uint8(s.cmd.CDW10[0])) + 1
-	b, st := q.gather(s, count*nvme.RangeSize)
+	// Linux lends a page for any number of ranges.
+	b, st := q.gather(s, count*nvme.RangeSize, false)
 	if st != nvme.Success {
 		return result{status: st}
 	}

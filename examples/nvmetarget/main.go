@@ -67,7 +67,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.queues, "queues", 8, "most I/O `queues` of a host, 1 to 128")
 	fs.IntVar(&o.depth, "depth", 128, "most `entries` of an I/O queue, 2 to 1024")
 	fs.IntVar(&o.inline, "inline", 8192, "`bytes` of data that a command may carry, a multiple of 16, 0 to 16384")
-	fs.IntVar(&o.maxData, "maxdata", 1<<20, "most `bytes` of a read or write: 4096 to 1048576, a power of two")
+	fs.IntVar(&o.maxData, "maxdata", 1<<20, "most `bytes` of a read or write: 8192 to 1048576, a power of two")
 	fs.IntVar(&o.conns, "conns", 256, "most queues of all hosts together, 1 to 4000")
 	fs.StringVar(&o.picture, "svg", "", "`file` for a picture of commands, data and latency over time")
 	fs.DurationVar(&o.dur, "for", 0, "`time` to serve; 0: until interrupted")
@@ -99,7 +99,7 @@ func (o *options) check() error {
 		flag           string
 		is, least, max int
 	}{{"-port", o.portNum, 1, 65535}, {"-queues", o.queues, 1, 128}, {"-depth", o.depth, 2, 1024}, {"-inline", o.inline, 0, 16384},
-		{"-maxdata", o.maxData, 4096, 1 << 20}, {"-conns", o.conns, 1, 4000}, {"-serial", len(o.serial), 1, 20}, {"-nqn", len(o.nqn), 1, 223}} {
+		{"-maxdata", o.maxData, 8192, 1 << 20}, {"-conns", o.conns, 1, 4000}, {"-serial", len(o.serial), 1, 20}, {"-nqn", len(o.nqn), 1, 223}} {
 		if v.is < v.least || v.is > v.max {
 			return fmt.Errorf("%s %d: want %d to %d", v.flag, v.is, v.least, v.max)
 		}

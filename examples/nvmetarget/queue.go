@@ -201,9 +201,10 @@ func (q *queue) finish(s *slot, r result) {
 }
 
 // gather returns the want bytes that a command brings: from its capsule, or read from
-// the host's memory.
-func (q *queue) gather(s *slot, want int) ([]byte, nvme.Status) {
+// the host's memory. With exact the descriptor must have no more.
+func (q *queue) gather(s *slot, want int, exact bool) ([]byte, nvme.Status) {
 	g := s.cmd.SGL
+	unfit := int(g.Length) < want || exact && int(g.Length) != want
 	switch {
 	case want > q.t.cfg.maxData:
 		return nil, nvme.InvalidField | nvme.DNR
@@ -211,13 +212,13 @@ func (q *queue) gather(s *slot, want int) ([]byte, nvme.Status) {
 		if g.Addr > uint64(len(s.inline)) || uint64(g.Length) > uint64(len(s.inline))-g.Addr {
 			return nil, nvme.SGLOffsetInvalid | nvme.DNR
 		}
-		if int(g.Length) != want {
+		if unfit {
 			return nil, nvme.SGLLengthInvalid | nvme.DNR
 		}
 		return s.inline[g.Addr:][:want], nvme.Success
 	case g.Type != nvme.SGLKeyed && g.Type != nvme.SGLKeyedInvalidate:
 		return nil, nvme.SGLTypeInvalid | nvme.DNR
-	case int(g.Length) != want:
+	case unfit:
 		return nil, nvme.SGLLengthInvalid | nvme.DNR
 	case !q.room.take(s, want):
 		return nil, nvme.InternalError

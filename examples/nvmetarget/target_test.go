@@ -282,6 +282,9 @@ func TestRefusals(t *testing.T) {
 		_, err := h.Admin(ctx, "test", &c, data, false)
 		return err
 	}
+	// More room than ranges, as Linux has it, is none of it.
+	require.NoError(t, io(nvme.Command{Opcode: nvme.DatasetManagement, NSID: 1, CDW10: [6]uint32{0, 4}}, buf[:4096], true))
+	status(nvme.SGLLengthInvalid, io(nvme.Command{Opcode: nvme.DatasetManagement, NSID: 1, CDW10: [6]uint32{1, 4}}, buf[:16], true))
 	status(nvme.InvalidNamespace, io(nvme.Command{Opcode: nvme.Read, NSID: 2}, buf[:512], false))
 	status(nvme.InvalidOpcode, io(nvme.Command{Opcode: 0x99, NSID: 1}, nil, false))
 	status(nvme.SGLLengthInvalid, io(nvme.Command{Opcode: nvme.Read, NSID: 1}, buf[:1024], false))

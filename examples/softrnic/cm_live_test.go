@@ -50,10 +50,10 @@ func (l *lab) testCM(t *testing.T) {
 					out := make(chan string, 1)
 					go func() { out <- runProgram(wire, args) }()
 					require.Eventually(t, func() bool { return isOpen(l.ports[0]) }, 10*time.Second, 5*time.Millisecond)
-					a := l.guest.do(t, "sh ms=60000 -- "+c.client, ours)
+					a := l.guest.Do(t, "sh ms=60000 -- "+c.client, ours)
 					got := <-out
 					t.Log(got)
-					require.Equal(t, "0", a.words["status"], "the guest's tool: %s\nours: %s", a.words["out"], got)
+					require.Equal(t, "0", a.Words["status"], "the guest's tool: %s\nours: %s", a.Words["out"], got)
 					require.Contains(t, got, "exit 0")
 				})
 				t.Run(name+"/server there", func(t *testing.T) {
@@ -65,16 +65,16 @@ func (l *lab) testCM(t *testing.T) {
 					if strings.HasPrefix(c.tool, "rdma_server") && v6 {
 						t.Skip("rdma_server listens to IPv4 only")
 					}
-					job := l.guest.do(t, "bg -- %s", server).num("job")
-					l.guest.do(t, "sh -- sleep 0.7")
+					job := l.guest.Do(t, "bg -- %s", server).Num("job")
+					l.guest.Do(t, "sh -- sleep 0.7")
 					got := runProgram(wire, args+" "+theirs.String())
-					a := l.guest.do(t, "wait job=%d ms=20000", job)
-					if a.words["done"] != "1" {
-						a = l.guest.do(t, "wait job=%d ms=1000 kill=9", job)
+					a := l.guest.Do(t, "wait job=%d ms=20000", job)
+					if a.Words["done"] != "1" {
+						a = l.guest.Do(t, "wait job=%d ms=1000 kill=9", job)
 					}
 					t.Log(got)
-					require.Contains(t, got, "exit 0", "the guest's tool: %s", a.words["out"])
-					require.Equal(t, "0", a.words["status"], "the guest's tool: %s", a.words["out"])
+					require.Contains(t, got, "exit 0", "the guest's tool: %s", a.Words["out"])
+					require.Equal(t, "0", a.Words["status"], "the guest's tool: %s", a.Words["out"])
 				})
 			}
 		}

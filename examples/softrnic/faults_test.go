@@ -77,7 +77,7 @@ func (c *conn) mixed(t *testing.T, role int) {
 	const n = 30
 	le := binary.LittleEndian
 	if role == asks {
-		c.guest.do(t, "poke mr=%d hex=0000000000000000", c.mr)
+		c.guest.Do(t, "poke mr=%d hex=0000000000000000", c.mr)
 		var old [n][8]byte
 		for i := range old {
 			c.post(t, qp.SendWR{ID: uint64(i), Op: qp.OpFetchAdd, Local: old[i][:], RemoteAddr: c.gva, RKey: uint32(c.gkey), CompareAdd: 1})
@@ -86,17 +86,17 @@ func (c *conn) mixed(t *testing.T, role int) {
 			c.requireSent(t, uint64(i))
 			require.EqualValues(t, i, le.Uint64(old[i][:]))
 		}
-		require.Equal(t, fmt.Sprintf("%02x00000000000000", n), c.guest.do(t, "peek mr=%d len=8", c.mr).words["hex"])
+		require.Equal(t, fmt.Sprintf("%02x00000000000000", n), c.guest.Do(t, "peek mr=%d len=8", c.mr).Words["hex"])
 		return
 	}
 	c.do(func(time.Time) { clear(c.mem[:8]) })
-	c.guest.do(t, "post qp=%d op=fadd mr=%d len=8 n=%d raddr=%#x rkey=%#x rstride=0 add=1", c.gqp, c.mr, n, ourVA, c.rkey)
-	for _, wc := range c.guest.poll(t, c.gqp, n) {
+	c.guest.Do(t, "post qp=%d op=fadd mr=%d len=8 n=%d raddr=%#x rkey=%#x rstride=0 add=1", c.gqp, c.mr, n, ourVA, c.rkey)
+	for _, wc := range c.guest.Poll(t, c.gqp, n) {
 		requireGuest(t, wc, "FETCH_ADD", -1)
 	}
 	c.do(func(time.Time) { require.EqualValues(t, n, le.Uint64(c.mem)) })
 	for i := range n {
-		require.Equal(t, fmt.Sprintf("%02x00000000000000", i), c.guest.do(t, "peek mr=%d off=%d len=8", c.mr, 8*i).words["hex"])
+		require.Equal(t, fmt.Sprintf("%02x00000000000000", i), c.guest.Do(t, "peek mr=%d off=%d len=8", c.mr, 8*i).Words["hex"])
 	}
 }
 
@@ -133,22 +133,22 @@ func (l *lab) testRNR(t *testing.T) {
 		c.wipeGuest(t, size)
 		c.post(t, qp.SendWR{ID: 1, Op: qp.OpSend, Local: data})
 		require.True(t, c.wait(pollWait, func(time.Time) bool { return c.qp.Counters().RNRNakReceived >= 3 }))
-		c.guest.do(t, "recv qp=%d mr=%d len=%d", c.gqp, c.mr, size)
+		c.guest.Do(t, "recv qp=%d mr=%d len=%d", c.gqp, c.mr, size)
 		c.requireSent(t, 1)
-		requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "RECV", size)
+		requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "RECV", size)
 		c.requireGuestFilled(t, 0, size, seed)
 	})
 	t.Run("wait/theirs", func(t *testing.T) {
 		l.results.record(t, "RC, receiver not ready", answers)
 		c := l.connect(t, k)
 		seed := c.nextSeed()
-		c.guest.do(t, "fill mr=%d len=%d seed=%d", c.mr, size, seed)
-		c.guest.do(t, "post qp=%d op=send mr=%d len=%d", c.gqp, c.mr, size)
+		c.guest.Do(t, "fill mr=%d len=%d seed=%d", c.mr, size, seed)
+		c.guest.Do(t, "post qp=%d op=send mr=%d len=%d", c.gqp, c.mr, size)
 		require.True(t, c.wait(pollWait, func(time.Time) bool { return c.qp.Counters().OutOfBuffer >= 3 }))
 		buf := wipe(make([]byte, size+guard))
 		c.recv(t, 4, buf)
 		require.Equal(t, qp.Success, c.completion(t, c.rcq).Status)
-		requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "SEND", -1)
+		requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "SEND", -1)
 		requireFilled(t, buf, size, seed)
 	})
 	t.Run("late/ours", func(t *testing.T) { l.testLate(t, asks) })
@@ -165,8 +165,8 @@ func (l *lab) testRNR(t *testing.T) {
 	t.Run("exceeded/theirs", func(t *testing.T) {
 		l.results.record(t, "RC, RNR retries exceeded", answers)
 		c := l.connect(t, k)
-		c.guest.do(t, "post qp=%d op=send len=0", c.gqp)
-		require.Equal(t, "RNR_RETRY_EXC_ERR", c.guest.poll(t, c.gqp, 1)[0]["status"])
+		c.guest.Do(t, "post qp=%d op=send len=0", c.gqp)
+		require.Equal(t, "RNR_RETRY_EXC_ERR", c.guest.Poll(t, c.gqp, 1)[0]["status"])
 	})
 }
 
@@ -184,7 +184,7 @@ func (l *lab) testLate(t *testing.T, role int) {
 				data, _ := c.filled(size)
 				c.post(t, qp.SendWR{Op: qp.OpSend, Local: data})
 			} else {
-				c.guest.do(t, "post qp=%d op=send mr=%d len=%d", c.gqp, c.mr, size)
+				c.guest.Do(t, "post qp=%d op=send mr=%d len=%d", c.gqp, c.mr, size)
 			}
 		}
 	}
@@ -194,18 +194,18 @@ func (l *lab) testLate(t *testing.T, role int) {
 		for done := 0; done < messages; done += 2 {
 			for range 2 {
 				if role == asks {
-					c.guest.do(t, "recv qp=%d mr=%d len=%d", c.gqp, c.mr, size)
+					c.guest.Do(t, "recv qp=%d mr=%d len=%d", c.gqp, c.mr, size)
 				} else {
 					c.recv(t, 1, make([]byte, size))
 				}
 			}
 			for range 2 {
 				if role == asks {
-					requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "RECV", size)
+					requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "RECV", size)
 					require.Equal(t, qp.Success, c.completion(t, c.cq).Status)
 				} else {
 					require.Equal(t, qp.Success, c.completion(t, c.rcq).Status)
-					requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "SEND", -1)
+					requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "SEND", -1)
 				}
 			}
 		}
@@ -232,8 +232,8 @@ func (l *lab) testRefusals(t *testing.T) {
 		ours.writeOnly = reg(qp.Region{Data: small, Addr: ourVA, Access: qp.RemoteWrite})
 	})
 	mr := func(args string) (key, va uint64) {
-		a := l.guest.do(t, "mr size=4096 %s", args)
-		return a.num("rkey"), a.num("addr")
+		a := l.guest.Do(t, "mr size=4096 %s", args)
+		return a.Num("rkey"), a.Num("addr")
 	}
 	otherKey, otherVA := mr("access=rwa pd=1")
 	roKey, roVA := mr("access=r")
@@ -271,7 +271,7 @@ func (l *lab) testRefusals(t *testing.T) {
 			l.results.record(t, "RC, "+r.name, asks)
 			c := l.connect(t, link{kind: qp.RC, mtu: 1024})
 			if r.ours == qp.OpSend {
-				c.guest.do(t, "recv qp=%d mr=%d len=1999", c.gqp, c.mr)
+				c.guest.Do(t, "recv qp=%d mr=%d len=1999", c.gqp, c.mr)
 			}
 			c.post(t, qp.SendWR{ID: 1, Op: r.ours, Local: make([]byte, r.size), RemoteAddr: r.va, RKey: uint32(r.key)})
 			c.post(t, qp.SendWR{ID: 2, Op: qp.OpWrite})
@@ -283,9 +283,9 @@ func (l *lab) testRefusals(t *testing.T) {
 			require.Equal(t, qp.WRFlushErr, c.completion(t, c.cq).Status)
 			require.Equal(t, qp.Error, c.qp.State())
 			if r.ours == qp.OpSend {
-				require.Equal(t, "LOC_QP_OP_ERR", c.guest.poll(t, c.gqp, 1)[0]["status"])
+				require.Equal(t, "LOC_QP_OP_ERR", c.guest.Poll(t, c.gqp, 1)[0]["status"])
 			}
-			require.Equal(t, "err", c.guest.do(t, "query qp=%d", c.gqp).words["state"])
+			require.Equal(t, "err", c.guest.Do(t, "query qp=%d", c.gqp).Words["state"])
 		})
 		t.Run(r.name+"/"+r.op+"/theirs", func(t *testing.T) {
 			l.results.record(t, "RC, "+r.name, answers)
@@ -293,8 +293,8 @@ func (l *lab) testRefusals(t *testing.T) {
 			if r.ours == qp.OpSend {
 				c.recv(t, 5, make([]byte, 1999))
 			}
-			c.guest.do(t, "post qp=%d op=%s mr=%d len=%d raddr=%#x rkey=%#x id=1", c.gqp, r.op, c.mr, r.size, r.ourVA, r.ourKey)
-			require.Equal(t, r.want, c.guest.poll(t, c.gqp, 1)[0]["status"])
+			c.guest.Do(t, "post qp=%d op=%s mr=%d len=%d raddr=%#x rkey=%#x id=1", c.gqp, r.op, c.mr, r.size, r.ourVA, r.ourKey)
+			require.Equal(t, r.want, c.guest.Poll(t, c.gqp, 1)[0]["status"])
 			c.do(func(time.Time) { require.Equal(t, qp.Error, c.qp.State()) })
 			if r.ours == qp.OpSend {
 				require.Equal(t, qp.LocalLengthErr, c.completion(t, c.rcq).Status)
@@ -304,13 +304,13 @@ func (l *lab) testRefusals(t *testing.T) {
 	t.Run("window taken back/ours", func(t *testing.T) {
 		l.results.record(t, "RC, window taken back", asks)
 		c := l.connect(t, link{kind: qp.RC, mtu: 1024})
-		w := c.guest.do(t, "mw qp=%d mr=%d len=4096 access=rw", c.gqp, c.mr)
-		requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "BIND_MW", -1)
-		key := uint32(w.num("rkey"))
-		c.guest.do(t, "recv qp=%d mr=%d len=0 n=2", c.gqp, c.mr)
-		c.post(t, qp.SendWR{ID: 1, Op: qp.OpWrite, Local: []byte("x"), RemoteAddr: w.num("addr"), RKey: key})
+		w := c.guest.Do(t, "mw qp=%d mr=%d len=4096 access=rw", c.gqp, c.mr)
+		requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "BIND_MW", -1)
+		key := uint32(w.Num("rkey"))
+		c.guest.Do(t, "recv qp=%d mr=%d len=0 n=2", c.gqp, c.mr)
+		c.post(t, qp.SendWR{ID: 1, Op: qp.OpWrite, Local: []byte("x"), RemoteAddr: w.Num("addr"), RKey: key})
 		c.post(t, qp.SendWR{ID: 2, Op: qp.OpSendInv, RKey: key})
-		c.post(t, qp.SendWR{ID: 3, Op: qp.OpWrite, Local: []byte("x"), RemoteAddr: w.num("addr"), RKey: key})
+		c.post(t, qp.SendWR{ID: 3, Op: qp.OpWrite, Local: []byte("x"), RemoteAddr: w.Num("addr"), RKey: key})
 		c.requireSent(t, 1)
 		c.requireSent(t, 2)
 		require.Equal(t, qp.RemoteAccessErr, c.completion(t, c.cq).Status)
@@ -327,12 +327,12 @@ func (l *lab) testRefusals(t *testing.T) {
 		})
 		c.recv(t, 1, nil)
 		write := func(id int) {
-			c.guest.do(t, "post qp=%d op=write mr=%d len=10 raddr=%#x rkey=%#x id=%d", c.gqp, c.mr, ourVA, window, id)
+			c.guest.Do(t, "post qp=%d op=write mr=%d len=10 raddr=%#x rkey=%#x id=%d", c.gqp, c.mr, ourVA, window, id)
 		}
 		write(1)
-		c.guest.do(t, "post qp=%d op=send_inv inv=%#x len=0 id=2", c.gqp, window)
+		c.guest.Do(t, "post qp=%d op=send_inv inv=%#x len=0 id=2", c.gqp, window)
 		write(3)
-		got := c.guest.poll(t, c.gqp, 3)
+		got := c.guest.Poll(t, c.gqp, 3)
 		require.Equal(t, []string{"SUCCESS", "SUCCESS", access}, []string{got[0]["status"], got[1]["status"], got[2]["status"]})
 	})
 }
@@ -342,9 +342,9 @@ func (l *lab) testRebuild(t *testing.T) {
 	again := func(t *testing.T, c *conn, psn uint32) {
 		t.Helper()
 		c.sqPSN, c.guestPSN = psn, psn+77
-		c.guest.do(t, "modify qp=%d state=reset", c.gqp)
-		c.guest.do(t, "modify qp=%d state=init", c.gqp)
-		for len(c.guest.do(t, "poll qp=%d n=100 ms=0", c.gqp).groups) != 0 {
+		c.guest.Do(t, "modify qp=%d state=reset", c.gqp)
+		c.guest.Do(t, "modify qp=%d state=init", c.gqp)
+		for len(c.guest.Do(t, "poll qp=%d n=100 ms=0", c.gqp).Groups) != 0 {
 		}
 		c.do(func(time.Time) { c.qp.Destroy() })
 		c.makeQP(t)
@@ -374,11 +374,11 @@ func (l *lab) testRebuild(t *testing.T) {
 		l.results.record(t, "RC, QP killed and made anew", answers)
 		c := l.connect(t, link{kind: qp.RC, mtu: 1024, sqPSN: 5, guestPSN: 6})
 		for i := range 3 {
-			c.guest.do(t, "post qp=%d op=write mr=%d len=1048576 raddr=%#x rkey=%#x", c.gqp, c.mr, ourVA, c.rkey)
+			c.guest.Do(t, "post qp=%d op=write mr=%d len=1048576 raddr=%#x rkey=%#x", c.gqp, c.mr, ourVA, c.rkey)
 			require.True(t, c.wait(pollWait, func(time.Time) bool { return c.qp.Counters().RxPackets > 100 }))
 			if i == 0 {
-				c.guest.do(t, "modify qp=%d state=err", c.gqp)
-				require.Contains(t, []string{"WR_FLUSH_ERR", "SUCCESS"}, c.guest.poll(t, c.gqp, 1)[0]["status"])
+				c.guest.Do(t, "modify qp=%d state=err", c.gqp)
+				require.Contains(t, []string{"WR_FLUSH_ERR", "SUCCESS"}, c.guest.Poll(t, c.gqp, 1)[0]["status"])
 			}
 			again(t, c, 0x2000*uint32(i))
 		}
@@ -388,9 +388,9 @@ func (l *lab) testRebuild(t *testing.T) {
 		c := l.connect(t, link{kind: qp.RC, mtu: 1024})
 		before := l.port.Counters().RxNoQP
 		c.do(func(time.Time) { c.qp.Destroy() })
-		c.guest.do(t, "post qp=%d op=send len=0", c.gqp)
+		c.guest.Do(t, "post qp=%d op=send len=0", c.gqp)
 		require.True(t, c.wait(pollWait, func(time.Time) bool { return l.port.Counters().RxNoQP > before }))
-		c.guest.do(t, "modify qp=%d state=err", c.gqp)
+		c.guest.Do(t, "modify qp=%d state=err", c.gqp)
 		c.makeQP(t)
 	})
 }
@@ -418,28 +418,28 @@ func (l *lab) testMany(t *testing.T) {
 			c.requireSent(t, 1)
 			c.requireSent(t, 2)
 			requireFilled(t, back[i], size, seeds[i])
-			a := l.guest.do(t, "check mr=%d off=%d len=%d seed=%d", l.mr, i*size, size, seeds[i])
-			require.Equal(t, "1", a.words["match"])
+			a := l.guest.Do(t, "check mr=%d off=%d len=%d seed=%d", l.mr, i*size, size, seeds[i])
+			require.Equal(t, "1", a.Words["match"])
 		}
 	})
 	t.Run("theirs", func(t *testing.T) {
 		l.results.record(t, "RC, 64 QPs at once", answers)
 		first := l.seed
 		for i, c := range conns {
-			l.guest.do(t, "fill mr=%d off=%d len=%d seed=%d", l.mr, i*size, size, c.nextSeed())
+			l.guest.Do(t, "fill mr=%d off=%d len=%d seed=%d", l.mr, i*size, size, c.nextSeed())
 		}
 		for i, c := range conns {
-			l.guest.do(t, "post qp=%d op=write mr=%d off=%d len=%d raddr=%#x rkey=%#x", c.gqp, l.mr, i*size, size, ourVA+i*size, l.rkey)
-			l.guest.do(t, "post qp=%d op=read mr=%d off=%d len=%d raddr=%#x rkey=%#x", c.gqp, l.mr, memSize/2+i*size, size, ourVA+i*size, l.rkey)
+			l.guest.Do(t, "post qp=%d op=write mr=%d off=%d len=%d raddr=%#x rkey=%#x", c.gqp, l.mr, i*size, size, ourVA+i*size, l.rkey)
+			l.guest.Do(t, "post qp=%d op=read mr=%d off=%d len=%d raddr=%#x rkey=%#x", c.gqp, l.mr, memSize/2+i*size, size, ourVA+i*size, l.rkey)
 		}
 		for i, c := range conns {
-			got := l.guest.poll(t, c.gqp, 2)
+			got := l.guest.Poll(t, c.gqp, 2)
 			requireGuest(t, got[0], "WRITE", -1)
 			requireGuest(t, got[1], "READ", -1)
 			seed := first + 1 + uint32(i)
 			l.do(func(time.Time) { requireFilled(t, l.mem[i*size:(i+1)*size], size, seed) })
-			a := l.guest.do(t, "check mr=%d off=%d len=%d seed=%s", l.mr, memSize/2+i*size, size, strconv.Itoa(int(seed)))
-			require.Equal(t, "1", a.words["match"])
+			a := l.guest.Do(t, "check mr=%d off=%d len=%d seed=%s", l.mr, memSize/2+i*size, size, strconv.Itoa(int(seed)))
+			require.Equal(t, "1", a.Words["match"])
 		}
 	})
 }
@@ -451,12 +451,12 @@ func (l *lab) testMulticast(t *testing.T) {
 		t.Run(group+"/ours", func(t *testing.T) {
 			l.results.record(t, "UD multicast", asks)
 			// Attaching a QP does not make the guest's IP take the group.
-			a := l.guest.do(t, "sh -- ip addr add %s dev eth0 autojoin", group)
-			require.Equal(t, "0", a.words["status"], a.words["out"])
-			defer l.guest.do(t, "sh -- ip addr del %s dev eth0", group)
+			a := l.guest.Do(t, "sh -- ip addr add %s dev eth0 autojoin", group)
+			require.Equal(t, "0", a.Words["status"], a.Words["out"])
+			defer l.guest.Do(t, "sh -- ip addr del %s dev eth0", group)
 			c := l.connect(t, k)
-			c.guest.do(t, "mcast qp=%d gid=%s", c.gqp, group)
-			c.guest.do(t, "recv qp=%d mr=%d len=1000", c.gqp, c.mr)
+			c.guest.Do(t, "mcast qp=%d gid=%s", c.gqp, group)
+			c.guest.Do(t, "recv qp=%d mr=%d len=1000", c.gqp, c.mr)
 			_, _, sgid := c.addrs()
 			data, seed := c.filled(500)
 			c.do(func(now time.Time) {
@@ -465,9 +465,9 @@ func (l *lab) testMulticast(t *testing.T) {
 					RemoteQPN: qp.MulticastQPN, RemoteQKey: qkey}))
 			})
 			c.requireSent(t, 0)
-			requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "RECV", 540)
-			a = c.guest.do(t, "check mr=%d off=40 len=500 seed=%d", c.mr, seed)
-			require.Equal(t, "1", a.words["match"])
+			requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "RECV", 540)
+			a = c.guest.Do(t, "check mr=%d off=40 len=500 seed=%d", c.mr, seed)
+			require.Equal(t, "1", a.Words["match"])
 		})
 		t.Run(group+"/theirs", func(t *testing.T) {
 			l.results.record(t, "UD multicast", answers)
@@ -476,8 +476,8 @@ func (l *lab) testMulticast(t *testing.T) {
 			c.recv(t, 1, buf)
 			c.do(func(time.Time) { require.NoError(t, c.qp.AttachMulticast(mustAddr(group))) })
 			seed := c.nextSeed()
-			c.guest.do(t, "fill mr=%d len=500 seed=%d", c.mr, seed)
-			c.guest.do(t, "post qp=%d op=send mr=%d len=500 dgid=%s dqpn=0xffffff qkey=%#x", c.gqp, c.mr, group, qkey)
+			c.guest.Do(t, "fill mr=%d len=500 seed=%d", c.mr, seed)
+			c.guest.Do(t, "post qp=%d op=send mr=%d len=500 dgid=%s dqpn=0xffffff qkey=%#x", c.gqp, c.mr, group, qkey)
 			wc := c.completion(t, c.rcq)
 			require.EqualValues(t, 540, wc.ByteLen)
 			requireFilled(t, buf[40:], 500, seed)

@@ -17,7 +17,7 @@ import (
 // TestInterop boots one guest and tries everything against its driver.
 func TestInterop(t *testing.T) {
 	l := newLab(t)
-	t.Logf("guest: %v", l.guest.info.words)
+	t.Logf("guest: %v", l.guest.Info.Words)
 	t.Cleanup(func() { l.results.write(t, l.guest) })
 
 	t.Run("matrix", l.testMatrix)
@@ -84,8 +84,8 @@ var messages = map[qp.Type][]message{
 
 func (l *lab) testLink(t *testing.T, k link) {
 	for _, m := range messages[k.kind] {
-		if m.ours == qp.OpFlush && l.guest.info.num("flush") == 0 ||
-			m.ours == qp.OpAtomicWrite && l.guest.info.num("atomic_write") == 0 {
+		if m.ours == qp.OpFlush && l.guest.Info.Num("flush") == 0 ||
+			m.ours == qp.OpAtomicWrite && l.guest.Info.Num("atomic_write") == 0 {
 			continue
 		}
 		for role, by := range []string{"ours", "theirs"} {
@@ -168,15 +168,15 @@ func requireFilled(t testing.TB, b []byte, n int, seed uint32) {
 func (c *conn) requireGuestFilled(t testing.TB, off, n int, seed uint32) {
 	t.Helper()
 	if n != 0 {
-		a := c.guest.do(t, "check mr=%d off=%d len=%d seed=%d", c.mr, off, n, seed)
-		require.Equal(t, "1", a.words["match"], "the guest's memory: %v", a.words)
+		a := c.guest.Do(t, "check mr=%d off=%d len=%d seed=%d", c.mr, off, n, seed)
+		require.Equal(t, "1", a.Words["match"], "the guest's memory: %v", a.Words)
 	}
-	a := c.guest.do(t, "check mr=%d off=%d len=%d byte=0xee", c.mr, off+n, guard)
-	require.Equal(t, "1", a.words["match"], "the guest's memory behind the message: %v", a.words)
+	a := c.guest.Do(t, "check mr=%d off=%d len=%d byte=0xee", c.mr, off+n, guard)
+	require.Equal(t, "1", a.Words["match"], "the guest's memory behind the message: %v", a.Words)
 }
 
 func (c *conn) wipeGuest(t testing.TB, n int) {
-	c.guest.do(t, "fill mr=%d len=%d byte=0xee", c.mr, n+guard)
+	c.guest.Do(t, "fill mr=%d len=%d byte=0xee", c.mr, n+guard)
 }
 
 const imm = 0x89abcdef
@@ -206,12 +206,12 @@ func (c *conn) sendOurs(t *testing.T, m message, size int) {
 	c.wipeGuest(t, grh+size)
 	wr := qp.SendWR{ID: uint64(size) + 5, Op: m.ours, Local: data, Imm: imm}
 	if m.ours == qp.OpSendInv {
-		w := c.guest.do(t, "mw qp=%d mr=%d len=4096 access=rw", c.gqp, c.mr)
-		requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "BIND_MW", -1)
-		defer c.guest.do(t, "destroy mw=%d", w.num("mw"))
-		wr.RKey = uint32(w.num("rkey"))
+		w := c.guest.Do(t, "mw qp=%d mr=%d len=4096 access=rw", c.gqp, c.mr)
+		requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "BIND_MW", -1)
+		defer c.guest.Do(t, "destroy mw=%d", w.Num("mw"))
+		wr.RKey = uint32(w.Num("rkey"))
 	}
-	c.guest.do(t, "recv qp=%d mr=%d len=%d id=77", c.gqp, c.mr, grh+size+guard)
+	c.guest.Do(t, "recv qp=%d mr=%d len=%d id=77", c.gqp, c.mr, grh+size+guard)
 	wc := c.untilArrived(t, func() {
 		c.post(t, wr)
 		c.requireSent(t, wr.ID)
@@ -239,7 +239,7 @@ func (c *conn) sendTheirs(t *testing.T, m message, size int) {
 	}
 	seed := c.nextSeed()
 	if size != 0 {
-		c.guest.do(t, "fill mr=%d len=%d seed=%d", c.mr, size, seed)
+		c.guest.Do(t, "fill mr=%d len=%d seed=%d", c.mr, size, seed)
 	}
 	buf := wipe(make([]byte, grh+size+guard))
 	c.recv(t, 78, buf)
@@ -261,7 +261,7 @@ func (c *conn) sendTheirs(t *testing.T, m message, size int) {
 		ours, _, _ := c.addrs()
 		more += fmt.Sprintf(" dgid=%v dqpn=%#x qkey=%#x", ours, c.qp.Num(), qkey)
 	}
-	c.guest.do(t, "post qp=%d op=%s mr=%d len=%d id=9%s", c.gqp, m.op, c.mr, size, more)
+	c.guest.Do(t, "post qp=%d op=%s mr=%d len=%d id=9%s", c.gqp, m.op, c.mr, size, more)
 	wc := c.completion(t, c.rcq)
 	require.Equal(t, qp.Success, wc.Status)
 	require.EqualValues(t, 78, wc.ID)
@@ -293,14 +293,14 @@ func (c *conn) sendTheirs(t *testing.T, m message, size int) {
 		}
 	}
 	requireFilled(t, buf[grh:], size, seed)
-	requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "SEND", -1)
+	requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "SEND", -1)
 }
 
 func (c *conn) writeOurs(t *testing.T, m message, size int) {
 	data, seed := c.filled(size)
 	c.wipeGuest(t, size)
 	if m.ours == qp.OpWriteImm {
-		c.guest.do(t, "recv qp=%d mr=%d len=0 id=77", c.gqp, c.mr)
+		c.guest.Do(t, "recv qp=%d mr=%d len=0 id=77", c.gqp, c.mr)
 	}
 	send := func() {
 		c.post(t, qp.SendWR{ID: 6, Op: m.ours, Local: data, RemoteAddr: c.gva, RKey: uint32(c.gkey), Imm: imm})
@@ -318,7 +318,7 @@ func (c *conn) writeOurs(t *testing.T, m message, size int) {
 	case c.kind == qp.UC:
 		for range 5 {
 			c.afterUC(t)
-			if size == 0 || c.guest.do(t, "check mr=%d len=%d seed=%d", c.mr, size, seed).words["match"] == "1" {
+			if size == 0 || c.guest.Do(t, "check mr=%d len=%d seed=%d", c.mr, size, seed).Words["match"] == "1" {
 				break
 			}
 			send()
@@ -336,34 +336,34 @@ func (c *conn) untilArrived(t *testing.T, send func()) map[string]string {
 		if c.kind != qp.UC {
 			break
 		}
-		if a := c.guest.do(t, "poll qp=%d ms=500", c.gqp); len(a.groups) == 1 {
-			return a.groups[0]
+		if a := c.guest.Do(t, "poll qp=%d ms=500", c.gqp); len(a.Groups) == 1 {
+			return a.Groups[0]
 		}
 	}
-	return c.guest.poll(t, c.gqp, 1)[0]
+	return c.guest.Poll(t, c.gqp, 1)[0]
 }
 
 // afterUC lets a message through after one whose arrival nothing tells.
 func (c *conn) afterUC(t *testing.T) {
-	c.guest.do(t, "recv qp=%d mr=%d off=%d len=0", c.gqp, c.mr, memSize-4096)
+	c.guest.Do(t, "recv qp=%d mr=%d off=%d len=0", c.gqp, c.mr, memSize-4096)
 	c.post(t, qp.SendWR{ID: 7, Op: qp.OpSend})
 	c.requireSent(t, 7)
-	requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "RECV", 0)
+	requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "RECV", 0)
 }
 
 func (c *conn) writeTheirs(t *testing.T, m message, size int) {
 	seed := c.nextSeed()
 	if size != 0 {
-		c.guest.do(t, "fill mr=%d len=%d seed=%d", c.mr, size, seed)
+		c.guest.Do(t, "fill mr=%d len=%d seed=%d", c.mr, size, seed)
 	}
 	c.do(func(time.Time) { wipe(c.mem[:size+guard]) })
 	if m.ours == qp.OpWriteImm || c.kind == qp.UC {
 		c.recv(t, 79, nil)
 	}
-	c.guest.do(t, "post qp=%d op=%s mr=%d len=%d raddr=%#x rkey=%#x imm=%#x", c.gqp, m.op, c.mr, size, ourVA, c.rkey, imm)
+	c.guest.Do(t, "post qp=%d op=%s mr=%d len=%d raddr=%#x rkey=%#x imm=%#x", c.gqp, m.op, c.mr, size, ourVA, c.rkey, imm)
 	if c.kind == qp.UC && m.ours == qp.OpWrite {
-		c.guest.do(t, "post qp=%d op=send len=0", c.gqp)
-		requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "WRITE", -1)
+		c.guest.Do(t, "post qp=%d op=send len=0", c.gqp)
+		requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "WRITE", -1)
 	}
 	if m.ours == qp.OpWriteImm || c.kind == qp.UC {
 		wc := c.completion(t, c.rcq)
@@ -374,14 +374,14 @@ func (c *conn) writeTheirs(t *testing.T, m message, size int) {
 			require.EqualValues(t, imm, wc.Imm)
 		}
 	}
-	requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], map[bool]string{true: "SEND", false: "WRITE"}[c.kind == qp.UC && m.ours == qp.OpWrite], -1)
+	requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], map[bool]string{true: "SEND", false: "WRITE"}[c.kind == qp.UC && m.ours == qp.OpWrite], -1)
 	c.do(func(time.Time) { requireFilled(t, c.mem[:size+guard], size, seed) })
 }
 
 func (c *conn) readOurs(t *testing.T, size int) {
 	seed := c.nextSeed()
 	if size != 0 {
-		c.guest.do(t, "fill mr=%d len=%d seed=%d", c.mr, size, seed)
+		c.guest.Do(t, "fill mr=%d len=%d seed=%d", c.mr, size, seed)
 	}
 	buf := wipe(make([]byte, size+guard))
 	c.post(t, qp.SendWR{ID: 8, Op: qp.OpRead, Local: buf[:size], RemoteAddr: c.gva, RKey: uint32(c.gkey)})
@@ -395,8 +395,8 @@ func (c *conn) readTheirs(t *testing.T, size int) {
 	seed := c.nextSeed()
 	c.do(func(time.Time) { pattern(c.mem[:size], seed, 0) })
 	c.wipeGuest(t, size)
-	c.guest.do(t, "post qp=%d op=read mr=%d len=%d raddr=%#x rkey=%#x", c.gqp, c.mr, size, ourVA, c.rkey)
-	requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "READ", -1)
+	c.guest.Do(t, "post qp=%d op=read mr=%d len=%d raddr=%#x rkey=%#x", c.gqp, c.mr, size, ourVA, c.rkey)
+	requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "READ", -1)
 	c.requireGuestFilled(t, 0, size, seed)
 }
 
@@ -418,8 +418,8 @@ func (c *conn) flush(t *testing.T, role, size int) {
 		if region {
 			level = 1
 		}
-		c.guest.do(t, "post qp=%d op=flush raddr=%#x rkey=%#x len=%d type=%d level=%d", c.gqp, ourVA, c.rkey, size, global, level)
-		requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], "FLUSH", -1)
+		c.guest.Do(t, "post qp=%d op=flush raddr=%#x rkey=%#x len=%d type=%d level=%d", c.gqp, ourVA, c.rkey, size, global, level)
+		requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], "FLUSH", -1)
 	}
 }
 
@@ -440,7 +440,7 @@ func (c *conn) atomic(t *testing.T, m message, role int) {
 	hex := func(v uint64) string { return fmt.Sprintf("%x", le.AppendUint64(nil, v)) }
 	for _, s := range steps {
 		if role == asks {
-			c.guest.do(t, "poke mr=%d off=%d hex=%s", c.mr, off, hex(s.before))
+			c.guest.Do(t, "poke mr=%d off=%d hex=%s", c.mr, off, hex(s.before))
 			buf := make([]byte, 8)
 			if m.ours == qp.OpAtomicWrite {
 				le.PutUint64(buf, s.swap)
@@ -450,7 +450,7 @@ func (c *conn) atomic(t *testing.T, m message, role int) {
 			if m.ours != qp.OpAtomicWrite {
 				require.Equal(t, s.before, le.Uint64(buf), "what was there before")
 			}
-			require.Equal(t, hex(s.after), c.guest.do(t, "peek mr=%d off=%d len=8", c.mr, off).words["hex"])
+			require.Equal(t, hex(s.after), c.guest.Do(t, "peek mr=%d off=%d len=8", c.mr, off).Words["hex"])
 			continue
 		}
 		c.do(func(time.Time) { le.PutUint64(c.mem[off:], s.before) })
@@ -461,13 +461,13 @@ func (c *conn) atomic(t *testing.T, m message, role int) {
 		case qp.OpFetchAdd:
 			arg = fmt.Sprintf(" add=%#x", s.arg)
 		case qp.OpAtomicWrite:
-			c.guest.do(t, "poke mr=%d hex=%s", c.mr, hex(s.swap))
+			c.guest.Do(t, "poke mr=%d hex=%s", c.mr, hex(s.swap))
 		}
-		c.guest.do(t, "post qp=%d op=%s mr=%d len=8 raddr=%#x rkey=%#x%s", c.gqp, m.op, c.mr, ourVA+off, c.rkey, arg)
+		c.guest.Do(t, "post qp=%d op=%s mr=%d len=8 raddr=%#x rkey=%#x%s", c.gqp, m.op, c.mr, ourVA+off, c.rkey, arg)
 		name := map[qp.Op]string{qp.OpCmpSwap: "CMP_SWAP", qp.OpFetchAdd: "FETCH_ADD", qp.OpAtomicWrite: "ATOMIC_WRITE"}[m.ours]
-		requireGuest(t, c.guest.poll(t, c.gqp, 1)[0], name, -1)
+		requireGuest(t, c.guest.Poll(t, c.gqp, 1)[0], name, -1)
 		if m.ours != qp.OpAtomicWrite {
-			require.Equal(t, hex(s.before), c.guest.do(t, "peek mr=%d len=8", c.mr).words["hex"], "what was there before")
+			require.Equal(t, hex(s.before), c.guest.Do(t, "peek mr=%d len=8", c.mr).Words["hex"], "what was there before")
 		}
 		c.do(func(time.Time) { require.Equal(t, s.after, le.Uint64(c.mem[off:])) })
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/crc"
+	"github.com/roce-go/roce/examples/internal/guest"
 	"github.com/roce-go/roce/qp"
 	roce "github.com/roce-go/roce/qp/endpoint"
 	"github.com/roce-go/roce/qp/softnic"
@@ -53,7 +54,7 @@ const (
 // lab is the guest and our port on one segment.
 type lab struct {
 	*loop
-	guest *guest
+	guest *guest.Guest
 	wire  *faulty
 	regs  *qp.Regions
 	pd    qp.PD
@@ -81,8 +82,8 @@ func newLab(t *testing.T) *lab {
 	if *kmsg != "" {
 		args = append(args, "--console", *kmsg)
 	}
-	l.guest = boot(t, l.ports[1], l.ports[0], args...)
-	t.Cleanup(l.guest.close)
+	l.guest = guest.Boot(t, "", l.ports[1], l.ports[0], args...)
+	t.Cleanup(l.guest.Close)
 
 	l.wire = &faulty{peerPort: l.ports[1]}
 	ep, err := roce.Config{MAC: ourMAC, Filter: l.wire.filter, Port: func(c *softnic.Config) { c.Seed = nil }}.Open(
@@ -96,11 +97,11 @@ func newLab(t *testing.T) *lab {
 		Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic | qp.FlushGlobal | qp.MWBind})
 	require.NoError(t, err)
 	access := "rwab"
-	if l.guest.info.num("flush") != 0 {
+	if l.guest.Info.Num("flush") != 0 {
 		access += "f"
 	}
-	a := l.guest.do(t, "mr size=%d access=%s", memSize, access)
-	l.mr, l.gkey, l.gva = a.num("mr"), a.num("rkey"), a.num("addr")
+	a := l.guest.Do(t, "mr size=%d access=%s", memSize, access)
+	l.mr, l.gkey, l.gva = a.Num("mr"), a.Num("rkey"), a.Num("addr")
 	return l
 }
 
@@ -304,16 +305,16 @@ func (l *lab) connect(t testing.TB, k link) *conn {
 	t.Helper()
 	c := &conn{lab: l, link: k, cq: softnic.NewCQ(), rcq: softnic.NewCQ()}
 	access := "rwa"
-	if l.guest.info.num("flush") != 0 && k.kind == qp.RC {
+	if l.guest.Info.Num("flush") != 0 && k.kind == qp.RC {
 		access += "f"
 	}
-	a := l.guest.do(t, "qp type=%s access=%s qkey=%#x", kindName[k.kind], access, qkey)
-	c.gqp, c.gqpn = a.num("qp"), uint32(a.num("qpn"))
+	a := l.guest.Do(t, "qp type=%s access=%s qkey=%#x", kindName[k.kind], access, qkey)
+	c.gqp, c.gqpn = a.Num("qp"), uint32(a.Num("qpn"))
 	c.makeQP(t)
 	c.connectGuest(t)
 	t.Cleanup(func() {
 		l.do(func(time.Time) { c.qp.Destroy() })
-		l.guest.try("destroy qp=%d", c.gqp)
+		l.guest.Try("destroy qp=%d", c.gqp)
 	})
 	return c
 }
@@ -358,10 +359,10 @@ func (c *conn) connectGuest(t testing.TB) {
 	t.Helper()
 	ours, _, _ := c.addrs()
 	if c.kind == qp.UD {
-		c.guest.do(t, "connect qp=%d psn=%d", c.gqp, c.guestPSN)
+		c.guest.Do(t, "connect qp=%d psn=%d", c.gqp, c.guestPSN)
 		return
 	}
-	c.guest.do(t, "connect qp=%d dqpn=%#x psn=%#x rpsn=%#x dgid=%v mtu=%d rnr=%d timeout=%d min_rnr=%d",
+	c.guest.Do(t, "connect qp=%d dqpn=%#x psn=%#x rpsn=%#x dgid=%v mtu=%d rnr=%d timeout=%d min_rnr=%d",
 		c.gqp, c.qp.Num(), c.guestPSN, c.sqPSN, ours, c.mtu, c.rnr, c.timeout, c.noRecvWait)
 }
 
@@ -441,13 +442,13 @@ func (w *row) cell(role int) string {
 }
 
 // table returns the results as Markdown.
-func (r *results) table(g *guest, version string) string {
+func (r *results) table(g *guest.Guest, version string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Against the Linux kernel's driver\n\n"+
 		"Made by `go test -tags interop ./examples/softrnic -update`; do not edit.\n\n"+
 		"The peer: rdma_rxe of Linux %s in the guest of `guest/`, with %s.\n"+
 		"A cell holds how many cases there were and whether all were as expected:\n"+
-		"completions and memory at both ends, byte for byte.\n\n", g.info.words["kernel"], version)
+		"completions and memory at both ends, byte for byte.\n\n", g.Info.Words["kernel"], version)
 	b.WriteString(r.lines())
 	b.WriteString(`
 Known of the driver:
@@ -487,7 +488,7 @@ func group(key string) int {
 	return 3
 }
 
-func (r *results) write(t *testing.T, g *guest) {
+func (r *results) write(t *testing.T, g *guest.Guest) {
 	b, _ := os.ReadFile(os.ExpandEnv("${HOME}/.cache/roce-interop/versions"))
 	if dir := os.Getenv("ROCE_INTEROP_CACHE"); dir != "" {
 		b, _ = os.ReadFile(dir + "/versions")

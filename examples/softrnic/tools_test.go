@@ -79,25 +79,25 @@ func (l *lab) testTool(t *testing.T, wire, more, tool, ours string) {
 			out := make(chan string, 1)
 			go func() { out <- runProgram(wire, fmt.Sprintf("%s%s -p %d", ours, gently, port)) }()
 			require.Eventually(t, func() bool { return listening(port) }, 10*time.Second, time.Millisecond)
-			a := l.guest.do(t, "sh ms=40000 -- %s -p %d 10.0.2.2", tool, port)
-			return <-out, a.words
+			a := l.guest.Do(t, "sh ms=40000 -- %s -p %d 10.0.2.2", tool, port)
+			return <-out, a.Words
 		})
 	})
 	t.Run(tool+"/server there", func(t *testing.T) {
 		l.results.record(t, row, asks)
 		again(t, func() (string, map[string]string) {
-			job := l.guest.do(t, "bg -- %s -p 18515", tool).num("job")
-			l.guest.do(t, "sh -- for i in $(seq 100); do cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 .* 0A ' && break; sleep 0.05; done")
+			job := l.guest.Do(t, "bg -- %s -p 18515", tool).Num("job")
+			l.guest.Do(t, "sh -- for i in $(seq 100); do cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4853 .* 0A ' && break; sleep 0.05; done")
 			out := runProgram(wire, fmt.Sprintf("%s%s -p %d 127.0.0.1", ours, gently, l.tcp))
 			ms := 20000
 			if !strings.Contains(out, "exit 0") {
 				ms = 1000
 			}
-			a := l.guest.do(t, "wait job=%d ms=%d", job, ms)
-			if a.words["done"] != "1" {
-				a = l.guest.do(t, "wait job=%d ms=1000 kill=9", job)
+			a := l.guest.Do(t, "wait job=%d ms=%d", job, ms)
+			if a.Words["done"] != "1" {
+				a = l.guest.Do(t, "wait job=%d ms=1000 kill=9", job)
 			}
-			return out, a.words
+			return out, a.Words
 		})
 	})
 }
@@ -118,10 +118,10 @@ func (l *lab) testSocket(t *testing.T) {
 		}
 	}
 	// Addresses of their own: the host may have the others.
-	l.guest.do(t, "sh -- ip addr add 198.51.100.2/24 dev eth0")
+	l.guest.Do(t, "sh -- ip addr add 198.51.100.2/24 dev eth0")
 	gid := ""
 	require.Eventually(t, func() bool {
-		for key, addr := range l.guest.do(t, "info").words {
+		for key, addr := range l.guest.Do(t, "info").Words {
 			if strings.HasSuffix(addr, "198.51.100.2") {
 				gid = strings.TrimPrefix(key, "gid")
 			}

@@ -1,0 +1,187 @@
+// Package guest boots the guest of examples/softrnic/guest, a small QEMU machine with
+// the Linux kernel's soft-RoCE driver, and talks to its agent: see the README.md there.
+package guest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Guest is a booted guest and its agent: see guest/README.md.
+type Guest struct {
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
+	mu   sync.Mutex
+	Info Answer // what the agent said when it was up
+}
+
+// Answer is what the agent says to a command: words, and those of each group
+// after a bar.
+type Answer struct {
+	Words  map[string]string
+	Groups []map[string]string
+	Err    string
+}
+
+// Num returns a word as a number.
+func (a Answer) Num(key string) uint64 {
+	n, err := strconv.ParseUint(a.Words[key], 0, 64)
+	if err != nil {
+		panic("guest's answer has no number " + key)
+	}
+	return n
+}
+
+// Boot makes a guest's image where needed and boots it: the plain one, or the one that
+// has a name. Its network card is a socket at port here, whose frames go to port there.
+func Boot(t testing.TB, image string, here, there int, args ...string) *Guest {
+	t.Helper()
+	dir := scripts(t)
+	prepare := exec.Command(filepath.Join(dir, "prepare"))
+	args = append([]string{strconv.Itoa(here), strconv.Itoa(there)}, args...)
+	if image != "" {
+		prepare.Args = append(prepare.Args, image)
+		args = append(args, "--image", image)
+	}
+	if out, err := prepare.CombinedOutput(); err != nil {
+		t.Fatalf("guest/prepare: %v\n%s", err, out)
+	}
+	g := &Guest{cmd: exec.Command(filepath.Join(dir, "run"), args...)}
+	var err error
+	g.in, err = g.cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := g.cmd.StdoutPipe()
+	require.NoError(t, err)
+	g.cmd.Stderr = os.Stderr
+	g.out = bufio.NewReaderSize(out, 1<<20)
+	require.NoError(t, g.cmd.Start())
+	kill := time.AfterFunc(4*time.Minute, func() { g.cmd.Process.Kill() })
+	g.Info, err = g.read()
+	kill.Stop()
+	require.NoError(t, err, "the guest did not come up")
+	return g
+}
+
+// scripts returns the folder of the guest's scripts: a test runs in its package's.
+func scripts(t testing.TB) string {
+	at, err := os.Getwd()
+	require.NoError(t, err)
+	for dir := at; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "examples/softrnic/guest")
+		}
+	}
+	t.Fatalf("no go.mod above %s", at)
+	return ""
+}
+
+// Close ends the guest's input, upon which it powers off.
+func (g *Guest) Close() {
+	g.in.Close()
+	kill := time.AfterFunc(10*time.Second, func() { g.cmd.Process.Kill() })
+	g.cmd.Wait()
+	kill.Stop()
+}
+
+func (g *Guest) read() (Answer, error) {
+	line, err := g.out.ReadString('\n')
+	if err != nil {
+		return Answer{}, err
+	}
+	line = strings.TrimSuffix(line, "\n")
+	verb, rest, _ := strings.Cut(line, " ")
+	if verb != "ok" {
+		return Answer{Err: rest}, nil
+	}
+	var a Answer
+	for i, part := range splitBars(rest) {
+		m := words(part)
+		if i == 0 {
+			a.Words = m
+		} else {
+			a.Groups = append(a.Groups, m)
+		}
+	}
+	return a, nil
+}
+
+// splitBars cuts at bars outside of quotes.
+func splitBars(s string) []string {
+	var parts []string
+	quoted, from := false, 0
+	for i := 0; i < len(s); i++ {
+		switch {
+		case quoted && s[i] == '\\':
+			i++
+		case s[i] == '"':
+			quoted = !quoted
+		case s[i] == '|' && !quoted:
+			parts = append(parts, s[from:i])
+			from = i + 1
+		}
+	}
+	return append(parts, s[from:])
+}
+
+func words(s string) map[string]string {
+	m := map[string]string{}
+	for s = strings.TrimSpace(s); s != ""; s = strings.TrimSpace(s) {
+		key, rest, ok := strings.Cut(s, "=")
+		if !ok {
+			return m
+		}
+		if q, err := strconv.QuotedPrefix(rest); err == nil {
+			m[key], _ = strconv.Unquote(q)
+			s = rest[len(q):]
+			continue
+		}
+		val, rest, _ := strings.Cut(rest, " ")
+		m[key] = val
+		s = rest
+	}
+	return m
+}
+
+// Try gives the agent a command and returns its answer, good or bad.
+func (g *Guest) Try(format string, args ...any) Answer {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, err := fmt.Fprintf(g.in, format+"\n", args...); err != nil {
+		return Answer{Err: "guest is gone: " + err.Error()}
+	}
+	a, err := g.read()
+	if err != nil {
+		return Answer{Err: "guest is gone: " + err.Error()}
+	}
+	return a
+}
+
+// Do is try for what must succeed.
+func (g *Guest) Do(t testing.TB, format string, args ...any) Answer {
+	t.Helper()
+	a := g.Try(format, args...)
+	if a.Err != "" {
+		t.Fatalf("guest: %s: %s", fmt.Sprintf(format, args...), a.Err)
+	}
+	return a
+}
+
+// Poll waits for n completions of a guest's QP.
+func (g *Guest) Poll(t testing.TB, qp uint64, n int) []map[string]string {
+	t.Helper()
+	a := g.Do(t, "poll qp=%d n=%d ms=10000", qp, n)
+	require.Len(t, a.Groups, n, "completions of the guest")
+	return a.Groups
+}
