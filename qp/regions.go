@@ -55,7 +55,8 @@ const (
 // A Regions is not safe for concurrent use.
 type Regions struct {
 	slots []regionSlot
-	first int32 // of the free list, -1 when empty
+	fresh int32 // the first that was never used: memory that nobody looks at takes no room
+	first int32 // of the free list of those that were, -1 when empty
 	last  int32
 	used  int
 
@@ -67,19 +68,13 @@ func NewRegions(n int) (*Regions, error) {
 	if n < 1 || n >= 1<<24 {
 		return nil, ErrConfig
 	}
-	t := &Regions{slots: make([]regionSlot, n)}
-	for i := range t.slots {
-		t.slots[i].next = int32(i) + 1
-	}
-	t.slots[n-1].next = -1
-	t.last = int32(n) - 1
-	return t, nil
+	return &Regions{slots: make([]regionSlot, n), first: -1, last: -1}, nil
 }
 
 // Seed makes keys that nobody can guess, whatever other keys he knows. It must be
 // called before there are any, or it does nothing and returns false.
 func (t *Regions) Seed(seed [32]byte) bool {
-	if t.used != 0 || t.slots[0].turn != 0 {
+	if t.fresh != 0 {
 		return false
 	}
 	t.cipher.init(seed)
@@ -91,14 +86,18 @@ func (t *Regions) Len() int { return t.used }
 
 func (t *Regions) alloc() (*regionSlot, uint32, error) {
 	i := t.first
-	if i < 0 {
+	switch {
+	case int(t.fresh) < len(t.slots): // those that were never used come first
+		i = t.fresh
+		t.fresh++
+	case i < 0:
 		return nil, 0, ErrNoKeys
+	default:
+		if t.first = t.slots[i].next; t.first < 0 {
+			t.last = -1
+		}
 	}
 	s := &t.slots[i]
-	t.first = s.next
-	if t.first < 0 {
-		t.last = -1
-	}
 	s.key++
 	s.turn++
 	t.used++

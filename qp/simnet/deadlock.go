@@ -88,7 +88,7 @@ func (n *Network) planSearch() {
 		if len(e.suspects) != 0 {
 			n.planned = true
 			at := (e.now.ns/searchEvery + 1) * searchEvery
-			n.calls.Push(at, 0, call{fn: n.search})
+			n.call(at, 0, n.search)
 			return
 		}
 	}

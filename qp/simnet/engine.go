@@ -18,6 +18,7 @@ type engine struct {
 
 	queue  eventQueue
 	timers timerQueue
+	soon   int64     // when the first of timers and calls is
 	calls  callQueue // of hosts
 	cur    event     // under way
 
@@ -40,7 +41,7 @@ type engine struct {
 }
 
 func newEngine(n *Network, id int, now stamp, clock time.Time) *engine {
-	return &engine{n: n, id: id, now: now, clock: clock, queue: newEventQueue(now.ns, n.cfg.plain), timers: newTimerQueue()}
+	return &engine{n: n, id: id, now: now, clock: clock, queue: newEventQueue(now.ns, n.cfg.plain), timers: newTimerQueue(), soon: noTime}
 }
 
 func (e *engine) setNow(at stamp) { e.now = e.now.max(at) }
@@ -57,35 +58,51 @@ func (e *engine) schedule(at stamp, c class, arg int32) { e.queue.push(newEvent(
 
 // next returns when the engine's next event is, noTime for never.
 func (e *engine) next() int64 {
-	at := min(e.calls.Due(noTime), e.timers.Due(noTime))
+	at := e.soon
 	if ev := e.queue.first(); ev != nil {
 		at = min(at, ev.at)
 	}
 	return at
 }
 
-// step does the next event, if there is one no later than end.
-func (e *engine) step(end int64) bool {
-	if q := &e.queue; q.at == len(q.cur) && q.fill() && e.large {
-		e.warm(q.cur)
+// run does all events up to limit, and returns before that where something set
+// Network.check, which it looks at unless several threads run.
+func (e *engine) run(limit int64) {
+	n, q := e.n, &e.queue
+	for {
+		if q.at == len(q.cur) && q.fill() && e.large {
+			e.warm(q.cur)
+		}
+		if q.at == len(q.cur) || q.cur[q.at].at >= e.soon {
+			if !e.stepOther(limit) {
+				return
+			}
+		} else {
+			ev := &q.cur[q.at]
+			if ev.at > limit {
+				return
+			}
+			e.cur = *ev
+			q.at++
+			e.handle()
+		}
+		e.events++
+		if len(e.dirty) != 0 {
+			e.settleDirty()
+		}
+		if !n.parallel && n.check.Load() {
+			return
+		}
 	}
-	ev := e.queue.first()
-	if ev == nil || ev.at >= min(e.timers.Due(noTime), e.calls.Due(noTime)) {
-		return e.stepOther(ev, end)
-	}
-	if ev.at > end {
-		return false
-	}
-	e.cur = *ev
-	e.queue.pop()
-	e.handle()
-	return true
 }
 
-// stepOther is step where a timer or a call may be first.
-func (e *engine) stepOther(ev *event, end int64) bool {
+// resoon notes when the first timer or call is.
+func (e *engine) resoon() { e.soon = min(e.timers.Due(noTime), e.calls.Due(noTime)) }
+
+// stepOther does the next event, of any kind, if there is one no later than end.
+func (e *engine) stepOther(end int64) bool {
 	first, timer := event{noTime, 1<<64 - 1}, false
-	if ev != nil {
+	if ev := e.queue.first(); ev != nil {
 		first = *ev
 	}
 	if e.timers.Len() != 0 {
@@ -97,6 +114,7 @@ func (e *engine) stepOther(ev *event, end int64) bool {
 	switch at := e.calls.Due(noTime); {
 	case at <= min(first.at, end) && at != noTime:
 		_, _, c := e.calls.Pop()
+		e.resoon()
 		e.cur = newEvent(stamp{ns: at}, evCall, c.host.id)
 		e.setNow(stamp{ns: at})
 		c.fn()
@@ -110,11 +128,6 @@ func (e *engine) stepOther(ev *event, end int64) bool {
 		e.cur = first
 		e.queue.pop()
 		e.handle()
-		return true
-	}
-	e.events++
-	if len(e.dirty) != 0 {
-		e.settleDirty()
 	}
 	return true
 }
@@ -140,10 +153,6 @@ func (e *engine) handle() {
 		}
 	case evPause:
 		n.swPorts[arg>>3].repeatPause(uint8(arg & 7))
-	}
-	e.events++
-	if len(e.dirty) != 0 {
-		e.settleDirty()
 	}
 }
 

@@ -327,6 +327,7 @@ func (h *Host) setTimer(at int64) {
 	} else {
 		h.e.timers.Set(int(h.timerIn)-1, at)
 	}
+	h.e.resoon()
 }
 
 // timersIdle reports whether no port has a deadline. Timers stay until the earliest

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"time"
+	"unsafe"
 
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/softnic"
@@ -129,6 +130,13 @@ func (h *Host) scratchFor(size int) []byte {
 		h.scratch, h.scratchKey = make([]byte, n.room), 0
 	}
 	return h.scratch[:size]
+}
+
+// constant reports whether b is of the memory of flows, which nobody changes: what is
+// put there was taken from the same place. It need not be copied.
+func (n *Network) constant(b []byte) bool {
+	at, from := uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(unsafe.Pointer(unsafe.SliceData(n.arena)))
+	return at-from < uintptr(len(n.arena))
 }
 
 func (h *Host) scratchRegion(size int) (va uint64, key uint32, err error) {

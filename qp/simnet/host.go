@@ -203,6 +203,7 @@ func (h *Host) Elapsed() time.Duration { return time.Duration(h.e.now.ns) }
 func (h *Host) At(t time.Time, fn func()) {
 	h.calls++
 	h.e.calls.Push(max(h.e.now.ns, h.n.since(t)), callOrder(h.id+1, h.calls), call{h, fn})
+	h.e.resoon()
 }
 
 // After calls fn after d: see At.
@@ -301,6 +302,7 @@ func (h *Host) timer() {
 	d := h.Port.Due()
 	if d == 0 {
 		e.timers.Pop()
+		e.resoon()
 		return
 	}
 	if t := h.zero + d; t > at {
@@ -308,6 +310,7 @@ func (h *Host) timer() {
 		return
 	}
 	e.timers.Pop()
+	e.resoon()
 	e.setNow(stamp{ns: at})
 	h.dirty = true
 	h.Port.Tick(e.time())
@@ -399,8 +402,8 @@ func (h *Host) sendOne() bool {
 			p.size = wireSize(len(p.buf))
 		}
 	} else if ok = h.Port.NextDecoded(e.time(), &p.f); ok {
-		if e.n.carry == Decoded {
-			p.buf = append(p.buf[:0], p.f.Packet.Payload...)
+		if p.buf = p.buf[:0]; e.n.carry == Decoded && !e.n.constant(p.f.Packet.Payload) {
+			p.buf = append(p.buf, p.f.Packet.Payload...)
 			p.f.Packet.Payload = p.buf
 		}
 		p.size = wireSize(p.f.Size())

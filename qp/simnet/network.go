@@ -70,7 +70,7 @@ type Network struct {
 	parallel bool // engines run at the same time
 	calls    callQueue
 	callSeq  uint64
-	check    atomic.Bool // something of stopped, deadlock, routed has changed
+	check    atomic.Bool // something of stopped, deadlock, routed, calls has changed
 	stopped  atomic.Bool
 
 	room     int    // how much memory the largest flow has: see scratchFor
@@ -152,7 +152,13 @@ func (n *Network) At(t time.Time, fn func()) {
 		panic("simnet: Network.At from a function of a host while several threads run: use Host.At")
 	}
 	n.callSeq++
-	n.calls.Push(max(n.engines[0].now.ns, n.since(t)), callOrder(0, n.callSeq), call{fn: fn})
+	n.call(max(n.engines[0].now.ns, n.since(t)), n.callSeq, fn)
+}
+
+// call has fn called at a time, which may be before what the engine was told to run to.
+func (n *Network) call(at int64, seq uint64, fn func()) {
+	n.calls.Push(at, callOrder(0, seq), call{fn: fn})
+	n.check.Store(true)
 }
 
 // After calls fn after d: see At.
@@ -235,11 +241,10 @@ func (n *Network) run(end int64) error {
 		at := n.calls.Due(noTime)
 		last := min(end, at-1)
 		if len(n.engines) == 1 {
-			if n.engines[0].step(last) {
-				if n.check.Load() {
-					if err := n.changed(); err != nil {
-						return err
-					}
+			n.engines[0].run(last)
+			if n.check.Load() {
+				if err := n.changed(); err != nil {
+					return err
 				}
 				continue
 			}

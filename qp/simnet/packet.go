@@ -106,7 +106,7 @@ func (e *engine) clone(p *packet) *packet {
 	*c, *b = *p, *p.body
 	c.body, c.next = b, nil
 	c.buf = append(buf[:0], p.buf...)
-	if e.n.carry == Decoded {
+	if len(c.buf) != 0 && e.n.carry == Decoded {
 		c.f.Packet.Payload = c.buf
 	}
 	return c

@@ -58,8 +58,12 @@ func (n *Network) moveEvents() {
 		events = e.queue.drain(events)
 		e.timers.Clear(func(at int64, _ uint64, h *Host) { rest = append(rest, func() { h.setTimer(at) }) })
 		e.calls.Clear(func(at int64, order uint64, c call) {
-			rest = append(rest, func() { c.host.e.calls.Push(at, order, c) })
+			rest = append(rest, func() {
+				c.host.e.calls.Push(at, order, c)
+				c.host.e.resoon()
+			})
 		})
+		e.resoon()
 		for _, h := range e.dirty {
 			if h.e != e {
 				h.e.dirty = append(h.e.dirty, h)
@@ -232,7 +236,7 @@ func newWorkers(engines []*engine) *workers {
 		w.limits = append(w.limits, c)
 		go func() {
 			for limit := range c {
-				e.runTo(limit)
+				e.run(limit)
 				w.done <- struct{}{}
 			}
 		}()
@@ -249,7 +253,7 @@ func (w *workers) run(limit int64) {
 			busy++
 		}
 	}
-	w.engines[0].runTo(limit)
+	w.engines[0].run(limit)
 	for range busy {
 		<-w.done
 	}
@@ -258,11 +262,6 @@ func (w *workers) run(limit int64) {
 func (w *workers) stop() {
 	for _, c := range w.limits {
 		close(c)
-	}
-}
-
-func (e *engine) runTo(limit int64) {
-	for e.step(limit) {
 	}
 }
 
