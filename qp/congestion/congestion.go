@@ -85,6 +85,13 @@ type Flow interface {
 	Window() int64
 }
 
+// PathFlow is a Flow that goes by how long its way is.
+type PathFlow interface {
+	Flow
+	// SetHops tells how many switches a packet crosses, 1 .. 64. Reset does not undo it.
+	SetHops(n int)
+}
+
 // Send is a packet that left.
 type Send struct {
 	PSN   uint64 // unwrapped packet sequence number

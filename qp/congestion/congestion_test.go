@@ -66,3 +66,20 @@ func TestINT(t *testing.T) {
 	require.Len(t, x.Records(), 2)
 	require.Zero(t, testing.AllocsPerRun(100, func() { x.Stamp(congestion.NewHop(100e9, 1, 2, 3)); _ = x.Records() }))
 }
+
+// The bytes by hand: mode 1 or 2 in the top bits, the number of records, what was missed,
+// and the records.
+func TestINTBytes(t *testing.T) {
+	x := congestion.INT{Mode: congestion.INTEcho, N: 2, Missed: 3, Hops: [congestion.MaxHops]congestion.Hop{0x0102030405060708, 9}}
+	b := x.AppendTo([]byte{0xaa})
+	require.Equal(t, []byte{0xaa, 0x82, 3, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 9}, b)
+	require.Len(t, b, 1+x.Size())
+	var y congestion.INT
+	require.True(t, y.Decode(b[1:]))
+	require.Equal(t, x, y)
+	require.Nil(t, new(congestion.INT).AppendTo(nil))
+	for _, bad := range [][]byte{nil, {0x80}, {0, 0}, {0xc0, 0}, b, b[1:18], append(b[1:19:19], 0), append([]byte{0x49, 0}, make([]byte, 72)...)} {
+		require.False(t, y.Decode(bad), "%x", bad)
+		require.Equal(t, x, y)
+	}
+}

@@ -1,6 +1,9 @@
 package congestion
 
-import "math"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // MaxHops is how many records a packet takes. With five switches a three-tier
 // network is crossed; what comes beyond MaxHops is counted as Missed.
@@ -118,4 +121,37 @@ func (t *INT) Size() int {
 		return 0
 	}
 	return 2 + 8*int(t.N)
+}
+
+// AppendTo appends the telemetry as bytes, of which there are Size: a byte with the mode
+// in its two high bits and the number of records in the others, one with Missed,
+// and the records, most significant byte first. Networks that carry bytes have it behind
+// the IP packet, where Ethernet has padding, so that receivers and dissectors that know
+// nothing of it pass it over. Like the records themselves it is in no standard.
+func (t *INT) AppendTo(dst []byte) []byte {
+	if t.Mode == INTNone {
+		return dst
+	}
+	dst = append(dst, uint8(t.Mode)<<6|t.N, t.Missed)
+	for _, h := range t.Records() {
+		dst = binary.BigEndian.AppendUint64(dst, uint64(h))
+	}
+	return dst
+}
+
+// Decode reads what AppendTo wrote, with nothing behind it. It reports false, and leaves t
+// as it is, where b is something else.
+func (t *INT) Decode(b []byte) bool {
+	if len(b) < 2 {
+		return false
+	}
+	mode, n := INTMode(b[0]>>6), b[0]&0x3f
+	if mode == INTNone || mode > INTEcho || n > MaxHops || len(b) != 2+8*int(n) {
+		return false
+	}
+	t.Mode, t.N, t.Missed = mode, n, b[1]
+	for i := range n {
+		t.Hops[i] = Hop(binary.BigEndian.Uint64(b[2+8*int(i):]))
+	}
+	return true
 }

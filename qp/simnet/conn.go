@@ -39,7 +39,8 @@ type ConnConfig struct {
 
 // ConnectQPs makes a queue pair on each of two hosts, connects them to each other
 // and brings them to RTS. Their completions go to the hosts' CQs, and the hosts
-// know each other's hardware addresses from then on.
+// know each other's hardware addresses from then on. Congestion control that goes by
+// the number of switches between the hosts is told how many there are now.
 func (n *Network) ConnectQPs(a, b *Host, cfg ConnConfig) (qa, qb *softnic.QP, err error) {
 	or := func(v *int, d int) {
 		if *v == 0 {
@@ -109,6 +110,13 @@ func (n *Network) ConnectQPs(a, b *Host, cfg ConnConfig) (qa, qb *softnic.QP, er
 			q[0].Destroy()
 			q[1].Destroy()
 			return nil, nil, err
+		}
+	}
+	for i, h := range hosts {
+		if q[i].GoesByPath() {
+			if p, err := n.Path(h, hosts[1-i]); err == nil && len(p) > 1 {
+				q[i].SetHops(len(p) - 1)
+			}
 		}
 	}
 	return q[0], q[1], nil

@@ -253,6 +253,35 @@ func TestSwiftTarget(t *testing.T) {
 	}
 }
 
+// A flow's target counts the switches on its own way: with 20 us for each, what is in
+// flight over a slow link between switches takes 20 us and 20 us for each to drain.
+func TestSwiftHops(t *testing.T) {
+	const slow = 5e9
+	p := swift.Defaults()
+	p.HopScale, p.FsRange = 20*time.Microsecond, 0
+	top := lab.Topology{Network: simnet.Config{Carry: simnet.Shared}, Host: simnet.HostConfig{Control: swift.Controller(p)}, Rate: 10e9, Core: slow}
+	for switches, build := range map[int]func() (*lab.Fabric, error){
+		2: func() (*lab.Fabric, error) { return top.Dumbbell(2) },
+		3: func() (*lab.Fabric, error) { return top.Clos(2, 1, 2) },
+		5: func() (*lab.Fabric, error) { return top.Clos3(lab.Tiers{Pods: 2, Edge: 1, Agg: 1, Core: 1, Hosts: 2}) },
+	} {
+		f, err := build()
+		require.NoError(t, err)
+		x, err := f.AddFlow(simnet.FlowConfig{From: f.Hosts()[0], To: f.Hosts()[2], Op: qp.OpWrite, Size: 1 << 20, Conn: simnet.ConnConfig{MTU: 1024}})
+		require.NoError(t, err)
+		require.NoError(t, f.Run(5*time.Millisecond))
+		sum := int64(0)
+		for range 200 {
+			require.NoError(t, f.Run(20*time.Microsecond))
+			q, _ := x.QPs()
+			_, n := q.Window()
+			sum += n
+		}
+		want := 20 + 20*float64(switches) // us
+		require.InEpsilon(t, want, float64(sum)/200*8/slow*1e6, 0.12, "%d switches", switches)
+	}
+}
+
 // Two flows that begin at 7 and 3 Gb/s: TIMELY leaves them unequal, DCQCN does not.
 func TestTIMELYStaysUnfair(t *testing.T) {
 	if testing.Short() {

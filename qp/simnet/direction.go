@@ -51,7 +51,12 @@ func (d *Direction) send(p *packet) {
 	e := d.e
 	if p.collect && d.q != nil {
 		p.tel.Stamp(congestion.NewHop(d.rate, e.now.ns, d.counters.Bytes, uint64(d.Queue())))
-		p.size += 8
+		if e.n.bytes {
+			p.buf = p.tel.AppendTo(p.buf[:len(p.buf)-len(afterIP(p.buf))])
+			p.size = wireSize(len(p.buf))
+		} else {
+			p.size += 8
+		}
 	}
 	if d.size != p.size {
 		d.measure(p.size)

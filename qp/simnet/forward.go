@@ -56,12 +56,7 @@ func (s *Switch) spread(at *end, p *packet) {
 // enqueue puts p into its queue, or drops or trims it.
 func (s *Switch) enqueue(q *egress, p *packet) {
 	if !s.admit(q, p) {
-		if !s.cfg.Trim || p.trimmed || s.lossless>>p.prio&1 != 0 || len(p.f.Packet.Payload) == 0 {
-			q.drop(p)
-			return
-		}
-		s.trim(p)
-		if !s.admit(q, p) {
+		if !s.cfg.Trim || p.trimmed || s.lossless>>p.prio&1 != 0 || !s.trim(p) || !s.admit(q, p) {
 			q.drop(p)
 			return
 		}
@@ -104,15 +99,27 @@ func (s *Switch) admit(q *egress, p *packet) bool {
 	return s.buffer.Enqueue(int(p.ingress), int(q.port), prio, size) == Accept
 }
 
-// trim cuts a packet to its headers.
-func (s *Switch) trim(p *packet) {
-	p.trimmed, p.broken = true, true
-	p.f.Packet.Payload = nil
-	p.size = wireSize(p.f.Size())
+// trim cuts a packet to its headers, or reports false where there is nothing to cut.
+// Telemetry goes too.
+func (s *Switch) trim(p *packet) bool {
+	switch f := &p.f; {
+	case s.n.bytes:
+		if !p.cut(s.cfg.TrimDSCP) {
+			return false
+		}
+		p.size = wireSize(len(p.buf))
+	case len(f.Packet.Payload) == 0:
+		return false
+	default:
+		f.Packet.Payload = nil
+		p.size = wireSize(f.Size())
+	}
+	p.trimmed, p.broken, p.told, p.collect = true, true, false, false
 	p.f.TrafficClass = s.cfg.TrimDSCP<<2 | p.f.TrafficClass&3
 	if p.f.VLANs == 0 {
 		p.prio = s.cfg.TrimDSCP >> 3
 	}
+	return true
 }
 
 // drop throws away a packet that found no room.

@@ -35,6 +35,14 @@ func FuzzSwitch(f *testing.F) {
 		if len(b) > 2000 {
 			return
 		}
+		p := packet{body: &body{buf: bytes.Clone(b)}}
+		if p.cut(46) {
+			if p.f.Decode(frame.Ethernet, p.buf) == nil && p.f.CheckICRC() == frame.ICRCGood {
+				t.Fatal("cut to its headers, it has a good ICRC still")
+			}
+		} else if !bytes.Equal(p.buf, b) {
+			t.Fatal("changed, and not cut")
+		}
 		n := New(Config{})
 		a, _ := n.AddHost(HostConfig{})
 		c, _ := n.AddHost(HostConfig{})

@@ -67,8 +67,9 @@ type Host struct {
 	name string
 	// Regions is the memory that peers may reach.
 	Regions *qp.Regions
-	// OnTrimmed, where not nil, is called with each packet of a decoded network that
-	// arrives cut to its headers: see SwitchConfig.Trim. The port does not see it.
+	// OnTrimmed, where not nil, is called with each packet that arrives cut to its
+	// headers: see SwitchConfig.Trim. The port sees it in a network that carries bytes
+	// only, and drops it.
 	OnTrimmed func(f *frame.Frame)
 
 	lineRate   uint64 // 0 where it does not matter
@@ -128,10 +129,6 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 	if h.Port, err = softnic.New(sc); err != nil {
 		delete(n.names, name)
 		return nil, err
-	}
-	if n.cfg.Carry == Bytes && h.Port.Needs()&congestion.NeedINT != 0 {
-		delete(n.names, name)
-		return nil, fmt.Errorf("%w: host %s needs telemetry, which a network of bytes does not carry: use Decoded or Shared", ErrConfig, name)
 	}
 	if cfg.Receive != nil {
 		if h.rx, err = newReceiver(cfg.Receive); err != nil {
@@ -276,12 +273,17 @@ func (h *Host) take(p *packet) {
 	h.dirty = true // it is looked at below
 	switch {
 	case p.trimmed:
-		if h.OnTrimmed != nil && !e.n.bytes {
+		if h.OnTrimmed != nil {
 			h.OnTrimmed(&p.f)
 		}
 		h.broken++
+		if e.n.bytes {
+			h.Port.HandleFrame(e.time(), p.buf) // which finds no ICRC there
+		}
 	case p.broken:
 		h.broken++
+	case e.n.bytes && p.told && p.tel.Decode(afterIP(p.buf)):
+		h.Port.HandleFrameTelemetry(e.time(), p.buf, &p.tel)
 	case e.n.bytes:
 		h.Port.HandleFrame(e.time(), p.buf)
 	case p.told:
@@ -399,6 +401,10 @@ func (h *Host) sendOne() bool {
 	ok := false
 	if e.n.bytes {
 		if p.buf, ok = h.Port.NextFrame(e.time(), p.buf[:0]); ok {
+			if t := h.Port.Telemetry(); t != nil {
+				p.tel, p.told, p.collect = *t, true, t.Mode == congestion.INTCollect
+				p.buf = t.AppendTo(p.buf)
+			}
 			p.size = wireSize(len(p.buf))
 		}
 	} else if ok = h.Port.NextDecoded(e.time(), &p.f); ok {

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/qp"
-	"github.com/roce-go/roce/qp/congestion/hpcc"
 	"github.com/roce-go/roce/qp/simnet"
 	"github.com/roce-go/roce/qp/simnet/lab"
 )
@@ -215,17 +214,4 @@ func TestTopologyOfIPv6(t *testing.T) {
 	require.NoError(t, err)
 	idle, err := f.RunUntilIdle(time.Minute)
 	require.True(t, idle && err == nil && flow.Done())
-}
-
-// Telemetry has no place in frames: a control that needs it is refused there.
-func TestTelemetryNeedsDecodedPackets(t *testing.T) {
-	for carry, ok := range map[simnet.Carry]bool{simnet.Bytes: false, simnet.Decoded: true, simnet.Shared: true} {
-		_, err := simnet.New(simnet.Config{Carry: carry}).AddHost(simnet.HostConfig{Control: hpcc.Controller(hpcc.Defaults())})
-		if ok {
-			require.NoError(t, err)
-		} else {
-			require.ErrorIs(t, err, simnet.ErrConfig)
-			require.ErrorContains(t, err, "needs telemetry")
-		}
-	}
 }

@@ -3,6 +3,7 @@ package simnet
 import (
 	"encoding/binary"
 
+	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/qp/congestion"
@@ -261,4 +262,52 @@ func setTrafficClass(b []byte, tc uint8) {
 	words := [...]byte{^b[10], ^b[11], ^b[0], ^b[1], b[0], tc}
 	b[1] = tc
 	binary.BigEndian.PutUint16(b[10:], ^frame.OnesSum(0, words[:]))
+}
+
+// afterIP returns what stands behind the IP packet of an Ethernet frame: padding, and
+// telemetry.
+func afterIP(b []byte) []byte {
+	at, v6, _ := ipOf(b)
+	if at == 0 {
+		return nil
+	}
+	end := at + int(binary.BigEndian.Uint16(b[at+2:]))
+	if v6 {
+		end = at + 40 + int(binary.BigEndian.Uint16(b[at+4:]))
+	}
+	return b[min(end, len(b)):]
+}
+
+// cut takes payload, ICRC and what is behind them off a RoCE frame, and sets its DSCP. It
+// reports false where there is no payload. The lengths of the headers are those of what is
+// left.
+func (p *packet) cut(dscp uint8) bool {
+	f := &p.f
+	if f.Decode(frame.Ethernet, p.buf) != nil || len(f.Packet.Payload) == 0 {
+		return false
+	}
+	at, v6, _ := ipOf(p.buf)
+	tail := len(f.Packet.Payload) + int(f.Packet.PadCnt) + bth.ICRCSize
+	end := len(p.buf) - len(afterIP(p.buf)) - tail
+	udp := at + 40
+	if v6 {
+		binary.BigEndian.PutUint16(p.buf[at+4:], uint16(end-at-40))
+		tc := dscp<<2 | p.buf[at+1]>>4&3
+		p.buf[at] = p.buf[at]&0xf0 | tc>>4
+		p.buf[at+1] = p.buf[at+1]&0xf | tc<<4
+	} else {
+		udp = at + int(p.buf[at]&15)*4
+		b := p.buf[at:]
+		binary.BigEndian.PutUint16(b[2:], uint16(end-at))
+		b[1] = dscp<<2 | b[1]&3
+		b[10], b[11] = 0, 0
+		binary.BigEndian.PutUint16(b[10:], ^frame.OnesSum(0, b[:udp-at]))
+	}
+	if f.Net != frame.GRH {
+		binary.BigEndian.PutUint16(p.buf[udp+4:], uint16(end-udp))
+		p.buf[udp+6], p.buf[udp+7] = 0, 0 // no checksum
+	}
+	p.buf = p.buf[:end]
+	f.Packet.Payload = nil
+	return true
 }

@@ -1,6 +1,7 @@
 package simnet_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"testing"
@@ -222,26 +223,48 @@ func TestRouters(t *testing.T) {
 }
 
 // What finds no room is cut to its headers and arrives, marked, so that the receiver
-// hears of the loss at once.
+// hears of the loss at once. With bytes the headers' lengths and checksum are right.
 func TestTrimming(t *testing.T) {
-	f, err := lab.Topology{Network: simnet.Config{Carry: simnet.Shared},
-		Switch: simnet.SwitchConfig{Buffer: 300_000, Trim: true, TrimDSCP: 46}}.Star(9)
-	require.NoError(t, err)
-	heard := 0
-	f.Hosts()[0].OnTrimmed = func(fr *frame.Frame) {
-		require.EqualValues(t, 46, fr.DSCP())
-		require.Empty(t, fr.Packet.Payload)
-		heard++
-	}
-	for i := range 8 {
-		_, err := f.AddFlow(write(f.Hosts()[i+1], f.Hosts()[0], 200_000))
+	for _, carry := range []simnet.Carry{simnet.Bytes, simnet.Decoded, simnet.Shared} {
+		f, err := lab.Topology{Network: simnet.Config{Carry: carry},
+			Switch: simnet.SwitchConfig{Buffer: 300_000, Trim: true, TrimDSCP: 46}}.Star(9)
 		require.NoError(t, err)
+		heard := 0
+		f.Hosts()[0].OnTrimmed = func(fr *frame.Frame) {
+			require.EqualValues(t, 46, fr.DSCP())
+			require.Empty(t, fr.Packet.Payload)
+			require.True(t, fr.Packet.Opcode.Write())
+			heard++
+		}
+		cut := 0
+		f.Observe(func(e *simnet.PacketEvent) {
+			if b := e.Raw; carry == simnet.Bytes && e.Fate == simnet.Sent && e.Direction == f.Bottleneck && len(b) > 15 && b[15]>>2 == 46 {
+				cut++
+				require.Contains(t, []int{14 + 20 + 8 + 12, 14 + 20 + 8 + 12 + 16}, len(b), "BTH, and RETH in the first packet")
+				require.EqualValues(t, len(b)-14, binary.BigEndian.Uint16(b[16:]))
+				require.EqualValues(t, len(b)-34, binary.BigEndian.Uint16(b[38:]))
+				sum := uint32(0)
+				for i := 14; i < 34; i += 2 {
+					sum += uint32(binary.BigEndian.Uint16(b[i:]))
+				}
+				require.EqualValues(t, 0xffff, sum>>16+sum&0xffff)
+			}
+		})
+		for i := range 8 {
+			_, err := f.AddFlow(write(f.Hosts()[i+1], f.Hosts()[0], 200_000))
+			require.NoError(t, err)
+		}
+		idle, err := f.RunUntilIdle(10 * time.Second)
+		require.True(t, idle && err == nil)
+		require.NotZero(t, heard)
+		require.EqualValues(t, heard, f.Bottleneck.Counters().Trimmed)
+		require.EqualValues(t, heard, f.Hosts()[0].Broken())
+		if carry == simnet.Bytes {
+			require.Equal(t, heard, cut)
+			c := f.Hosts()[0].Port.Counters()
+			require.EqualValues(t, heard, c.RxMalformed+c.RxICRCEncapsulated)
+		}
 	}
-	idle, err := f.RunUntilIdle(10 * time.Second)
-	require.True(t, idle && err == nil)
-	require.NotZero(t, heard)
-	require.EqualValues(t, heard, f.Bottleneck.Counters().Trimmed)
-	require.EqualValues(t, heard, f.Hosts()[0].Broken())
 }
 
 // Frames of link control, such as PFC, go no further than the other end of a link; a
@@ -457,8 +480,6 @@ func TestMisuse(t *testing.T) {
 	}
 	_, err = n.AddSwitch(simnet.SwitchConfig{Dynamic: &simnet.Dynamic{Alpha: 100}})
 	require.ErrorIs(t, err, simnet.ErrConfig)
-	_, err = n.AddSwitch(simnet.SwitchConfig{Trim: true})
-	require.ErrorIs(t, err, simnet.ErrConfig, "trimming in a network of bytes")
 	_, err = n.AddHost(simnet.HostConfig{Receive: &simnet.ReceiveConfig{}})
 	require.ErrorIs(t, err, simnet.ErrConfig)
 }

@@ -52,7 +52,8 @@ type SwitchConfig struct {
 
 	// Trim has packets that find no room in a priority that is not lossless cut to
 	// their headers and sent on, marked with TrimDSCP, in the priority of that DSCP.
-	// Their payload and ICRC are gone. It works in decoded and shared networks.
+	// Their payload and ICRC are gone, and the lengths in their headers are those of what
+	// is left.
 	Trim     bool
 	TrimDSCP uint8
 
@@ -150,7 +151,7 @@ func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 		cfg.Buffer = 12_000_000
 	}
 	if cfg.Buffer < 0 || cfg.Buffer > math.MaxInt32 || cfg.XOFF < 0 || cfg.XON < 0 || cfg.Headroom < 0 || cfg.XON > cfg.XOFF ||
-		cfg.Watchdog < 0 || cfg.Trim && n.bytes || cfg.TrimDSCP > 63 {
+		cfg.Watchdog < 0 || cfg.TrimDSCP > 63 {
 		return nil, fmt.Errorf("%w: switch %+v", ErrConfig, cfg)
 	}
 	i := len(n.switches)

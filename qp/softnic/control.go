@@ -290,7 +290,15 @@ func (p *Port) HandleTelemetry(now time.Time, f *frame.Frame, t *congestion.INT)
 	return r
 }
 
-// Telemetry returns what telemetry goes with the packet that NextDecoded built last,
+// HandleFrameTelemetry is HandleFrame for a frame with telemetry, which is not kept.
+func (p *Port) HandleFrameTelemetry(now time.Time, b []byte, t *congestion.INT) Result {
+	p.cc.in = t
+	r := p.HandleFrame(now, b)
+	p.cc.in = nil
+	return r
+}
+
+// Telemetry returns what telemetry goes with the packet that was built last,
 // or nil for none. It is valid until the next call to the port.
 func (p *Port) Telemetry() *congestion.INT {
 	if p.cc.out.Mode == congestion.INTNone {

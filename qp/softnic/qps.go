@@ -8,6 +8,7 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/congestion"
 )
 
 // QPConfig says what a QP of a port is.
@@ -184,6 +185,27 @@ func (q *QP) Counters() qp.Counters { return q.machine().Counters() }
 
 // Outstanding returns the number of sends that are not complete.
 func (q *QP) Outstanding() int { return q.machine().Outstanding() }
+
+// SetHops tells congestion control how many switches the packets of the QP cross, where
+// it goes by that; see [congestion.PathFlow]. A real port knows it from the hop limit of
+// packets that arrive.
+func (q *QP) SetHops(n int) {
+	if q.rate == nil {
+		return
+	}
+	if f, ok := q.rate.flow.(congestion.PathFlow); ok {
+		f.SetHops(n)
+	}
+}
+
+// GoesByPath reports whether congestion control of the QP wants SetHops.
+func (q *QP) GoesByPath() bool {
+	if q.rate == nil {
+		return false
+	}
+	_, ok := q.rate.flow.(congestion.PathFlow)
+	return ok
+}
 
 // Executed returns how many PSNs of the peer's requests were executed since the QP
 // began to receive.

@@ -15,6 +15,7 @@ import (
 // none now. The frame has no FCS, and may be shorter than Ethernet's 60 bytes.
 func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
 	p.at(now)
+	p.cc.out.Mode = congestion.INTNone
 	// A frame of ARP or neighbour discovery, then one of the queue pairs, and round: a
 	// flood of questions does not keep them from sending.
 	if b := p.control.pop(!p.control.last); b != nil {

@@ -33,7 +33,7 @@ var ErrParams = errors.New("swift: bad parameter")
 type Params struct {
 	BaseTarget time.Duration // target of a path without hops, 1 us .. 10 ms
 	HopScale   time.Duration // for each hop, 0 .. 1 ms
-	Hops       int           // of the longest path, 0 .. 64
+	Hops       int           // of flows that are not told theirs (SetHops), 0 .. 64
 	FsRange    time.Duration // most that the window's size adds, 0 .. 10 ms
 	FsMin      float64       // packets at which it does, more than 0
 	FsMax      float64       // packets from which nothing is added, more than FsMin
@@ -156,11 +156,17 @@ type flow struct {
 	size      float64 // bytes of a packet: the largest frame so far
 	rtt       float64 // ns, of the last sample
 	now       int64
-	decreased int64 // when, 0: never
-	timeouts  int   // in a row
+	decreased int64   // when, 0: never
+	timeouts  int     // in a row
+	more      float64 // ns that the target is higher by, for the flow's own hops
 }
 
-func (f *flow) Reset() { *f = flow{port: f.port, cwnd: f.port.InitCwnd} }
+func (f *flow) Reset() { *f = flow{port: f.port, cwnd: f.port.InitCwnd, more: f.more} }
+
+// SetHops implements [congestion.PathFlow].
+func (f *flow) SetHops(n int) {
+	f.more = float64(time.Duration(min(max(n, 0), 64)-f.port.Hops) * f.port.HopScale)
+}
 
 func (f *flow) Sent(now int64, s *congestion.Send) {
 	f.now = max(f.now, now)
@@ -181,7 +187,7 @@ func (f *flow) Acked(now int64, a *congestion.Ack) {
 		return
 	}
 	f.rtt = float64(a.RTT)
-	target := f.port.target.of(f.cwnd)
+	target := f.port.target.of(f.cwnd) + f.more
 	if f.rtt >= target {
 		f.decrease(max(1-f.port.Beta*(f.rtt-target)/f.rtt, 1-f.port.MaxMDF))
 		return

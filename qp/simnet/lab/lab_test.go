@@ -89,6 +89,68 @@ func TestIdeal(t *testing.T) {
 	}
 }
 
+// Three tiers of any size: so many ways between hosts of two pods, of a pod, of a switch,
+// as the links allow, and their rates; a fat tree is one of them.
+func TestClos3(t *testing.T) {
+	top := lab.Topology{Network: simnet.Config{Carry: simnet.Shared}, Rate: 100e9, Core: 200e9}
+	for _, c := range []struct {
+		tiers    lab.Tiers
+		core     int // links of each core switch
+		between  int // ways between pods
+		switches int
+	}{
+		{lab.Tiers{Pods: 3, Edge: 2, Agg: 4, Core: 16, Hosts: 5, Planes: true, Spine: 400e9}, 3, 16, 3*6 + 16},
+		{lab.Tiers{Pods: 2, Edge: 4, Agg: 2, Core: 3, Hosts: 1}, 4, 6, 2*6 + 3},
+		{lab.Tiers{Pods: 1, Edge: 1, Agg: 1, Core: 1, Hosts: 2}, 1, 0, 3},
+	} {
+		f, err := top.Clos3(c.tiers)
+		require.NoError(t, err)
+		require.Len(t, f.Switches(), c.switches)
+		hosts := f.Hosts()
+		require.Len(t, hosts, c.tiers.Pods*c.tiers.Edge*c.tiers.Hosts)
+		core := f.Switches()[len(f.Switches())-1]
+		require.Len(t, core.Outputs(), c.core)
+		if c.tiers.Spine != 0 {
+			require.Equal(t, c.tiers.Spine, core.Outputs()[0].Rate())
+		}
+		first, last := hosts[0], hosts[len(hosts)-1]
+		path, err := f.Path(first, last)
+		require.NoError(t, err)
+		if c.between == 0 {
+			require.Len(t, path, 2)
+			continue
+		}
+		require.Len(t, path, 6, "edge, aggregation, core and down again")
+		used := map[string]bool{}
+		for range 60 * c.between {
+			_, err := f.AddFlow(simnet.FlowConfig{From: first, To: last, Op: qp.OpSend, Size: 1, Count: 1, Conn: simnet.ConnConfig{RdAtomic: -1, SendDepth: 1, RecvDepth: 1}})
+			require.NoError(t, err)
+		}
+		f.Observe(func(e *simnet.PacketEvent) {
+			if from, to := e.Direction.From().Name(), e.Direction.To().Name(); strings.HasPrefix(from, "agg") && strings.HasPrefix(to, "core") {
+				used[from+to] = true
+			}
+		})
+		idle, err := f.RunUntilIdle(time.Second)
+		require.True(t, idle && err == nil)
+		// Acknowledgements come back by the other pod's switches.
+		up := 0
+		for k := range used {
+			if n := 0; strings.HasPrefix(k, "agg") {
+				_, _ = fmt.Sscanf(k, "agg%d", &n)
+				if n < c.tiers.Agg {
+					up++
+				}
+			}
+		}
+		require.Equal(t, c.between, up)
+	}
+	for _, bad := range []lab.Tiers{{}, {Pods: 1, Edge: 1, Agg: 2, Core: 3, Planes: true}, {Pods: 1, Edge: 1, Agg: 1, Core: 1, Hosts: -1}} {
+		_, err := top.Clos3(bad)
+		require.ErrorIs(t, err, simnet.ErrConfig)
+	}
+}
+
 func fabric(t *testing.T, threads int) *lab.Fabric {
 	f, err := lab.Topology{Network: simnet.Config{Carry: simnet.Shared, Seed: 4, Threads: threads},
 		Switch: simnet.SwitchConfig{Lossless: 1 << 3}}.Clos(4, 2, 4)

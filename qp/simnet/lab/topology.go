@@ -163,45 +163,78 @@ func (t Topology) Ring(n, perSwitch int) (*Fabric, error) {
 	return f, nil
 }
 
-// FatTree is the three-tier network of k pods, k even: a pod has k/2 edge and k/2
-// aggregation switches, all linked to each other; aggregation switch i of each pod is
-// linked to the core switches i*k/2 to (i+1)*k/2-1. Each edge switch has k/2 hosts,
-// so that there are k*k*k/4. Switches has the edge switches first, then the
+// Tiers says how large a network of three tiers is.
+type Tiers struct {
+	Pods  int
+	Edge  int // switches of a pod that have hosts
+	Agg   int // switches of a pod above these, each linked to all of them
+	Core  int // switches above the pods
+	Hosts int // of an edge switch
+	// Planes has aggregation switch i of each pod linked to Core/Agg core switches, those
+	// from i*Core/Agg on, of which no other aggregation switch of its pod has any; else
+	// each is linked to all.
+	Planes bool
+	// Spine is the rate of links to the core; 0 means that of Topology.Core.
+	Spine uint64
+}
+
+// Clos3 is a tree of three tiers. Switches has the edge switches first, then the
 // aggregation switches, each by pod, then the core; host i of edge switch e is
-// Hosts[e*k/2+i].
-func (t Topology) FatTree(k int) (*Fabric, error) {
-	if k < 2 || k%2 != 0 {
-		return nil, fmt.Errorf("%w: a fat tree of %d pods, want an even number", simnet.ErrConfig, k)
+// Hosts[e*t.Hosts+i], and is called by both numbers.
+func (t Topology) Clos3(c Tiers) (*Fabric, error) {
+	if c.Pods < 1 || c.Edge < 1 || c.Agg < 1 || c.Core < 1 || c.Hosts < 0 || c.Planes && c.Core%c.Agg != 0 {
+		return nil, fmt.Errorf("%w: tiers %+v, want numbers above 0, and with Planes a Core that Agg divides", simnet.ErrConfig, c)
 	}
-	f, half := t.build(), k/2
+	f := t.build()
 	var tiers [3][]*simnet.Switch
 	for i, x := range []struct {
 		n    int
 		name string
-	}{{k * half, "edge"}, {k * half, "agg"}, {half * half, "core"}} {
+	}{{c.Pods * c.Edge, "edge"}, {c.Pods * c.Agg, "agg"}, {c.Core, "core"}} {
 		var err error
 		if tiers[i], err = t.switches(f, x.n, x.name); err != nil {
 			return nil, err
 		}
 	}
 	edge, agg, core := tiers[0], tiers[1], tiers[2]
-	lc := simnet.LinkConfig{Rate: t.Core, Delay: t.Delay}
+	link := func(a, b *simnet.Switch, rate uint64) error {
+		if rate == 0 {
+			rate = t.Core
+		}
+		_, err := f.Connect(a, b, simnet.LinkConfig{Rate: rate, Delay: t.Delay})
+		return err
+	}
 	for e := range edge {
-		if err := t.hosts(f, edge[e], half, fmt.Sprintf("h%d.", e)); err != nil {
+		if err := t.hosts(f, edge[e], c.Hosts, fmt.Sprintf("h%d.", e)); err != nil {
 			return nil, err
 		}
-		for i := range half {
-			if _, err := f.Connect(edge[e], agg[e/half*half+i], lc); err != nil {
+		for i := range c.Agg {
+			if err := link(edge[e], agg[e/c.Edge*c.Agg+i], 0); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for a := range agg {
-		for i := range half {
-			if _, err := f.Connect(agg[a], core[a%half*half+i], lc); err != nil {
+		above := core
+		if n := c.Core / c.Agg; c.Planes {
+			above = core[a%c.Agg*n:][:n]
+		}
+		for _, s := range above {
+			if err := link(agg[a], s, c.Spine); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return f, nil
+}
+
+// FatTree is the network of three tiers of k pods, k even: a pod has k/2 edge and k/2
+// aggregation switches, an edge switch k/2 hosts, and there are k*k/4 core switches in k/2
+// planes, so that each switch has k links, and there are k*k*k/4 hosts.
+func (t Topology) FatTree(k int) (*Fabric, error) {
+	if k < 2 || k%2 != 0 {
+		return nil, fmt.Errorf("%w: a fat tree of %d pods, want an even number", simnet.ErrConfig, k)
+	}
+	half := k / 2
+	return t.Clos3(Tiers{Pods: k, Edge: half, Agg: half, Core: half * half, Hosts: half, Planes: true})
 }
