@@ -22,7 +22,7 @@ func (c *card) html(w io.Writer) error {
 		Name, Rules, About, File, Stmt, Why, Verdict string
 		Known                                        bool
 		Line, First, Frame, Tries, Misses            int
-		Notes                                        []string
+		Notes, Trace                                 []string
 		Lines                                        []statementRow
 	}
 	type groupRow struct {
@@ -39,7 +39,10 @@ func (c *card) html(w io.Writer) error {
 		gr := groupRow{Name: g.name, Title: g.title, All: g.all(), Follows: g.n[follows], Deviates: g.n[deviates], Skipped: g.n[notApplicable], Missing: g.n[notReached]}
 		for _, r := range g.results {
 			x := row{Name: r.s.id, Rules: ruleTitles(r.s), About: r.s.about, File: r.s.file, Stmt: r.stmt, Why: r.why, Verdict: r.verdict.String(),
-				Known: r.verdict == deviates && c.known[r.s.id], Line: r.line, First: r.first, Frame: r.frame, Tries: r.tries, Misses: r.misses, Notes: r.notes}
+				Known: r.verdict == deviates && c.known[r.s.id], Line: r.line, First: r.first, Frame: r.frame, Tries: r.tries, Misses: r.misses, Notes: r.notes, Trace: r.trace}
+			if x.Stmt == "-" || x.Stmt == "end" {
+				x.Stmt = "nothing more"
+			}
 			for _, l := range r.s.lines {
 				x.Lines = append(x.Lines, statementRow{l.line, l.text, l.line == r.line && r.verdict == deviates})
 			}

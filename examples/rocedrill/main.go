@@ -212,7 +212,7 @@ func (o *options) open() (*device, error) {
 	if d.ip4, d.ip6, err = pair("-dut", o.dut); err != nil {
 		return nil, err
 	}
-	d.patience, d.quiet, d.slack = o.patience, o.patience/40, o.patience/4
+	d.patience, d.quiet, d.slack, d.jitter = o.patience, o.patience/40, o.patience/4, o.patience/200
 	addrs := []netip.Addr{d.our4}
 	if d.our6.IsValid() {
 		addrs = append(addrs, d.our6)

@@ -134,6 +134,7 @@ func (r *run) transmit(b []byte) error {
 	}
 	r.last = r.d.link.now()
 	r.lastFrame = r.d.rec.write(r.last, b, fmt.Sprintf("%s line %d: %s", r.s.id, r.line, r.stmt))
+	r.note("<", strings.TrimPrefix(r.stmt, "< "))
 	return r.d.link.send(b)
 }
 
@@ -183,7 +184,15 @@ func (r *run) next(until time.Time) (*packet, bool) {
 			}
 			p.Packet.PSN = p.Packet.PSN.Add(-r.shift)
 		}
+		r.note(">", r.describe(p))
 		return p, true
+	}
+}
+
+// note keeps a packet for the card.
+func (r *run) note(way, what string) {
+	if len(r.trace) < 60 {
+		r.trace = append(r.trace, fmt.Sprintf("frame %-5d %s %s", r.d.rec.n, way, what))
 	}
 }
 
@@ -318,7 +327,7 @@ func (r *run) expect(w *script.Words, from, to time.Duration, eventually bool) e
 		for _, a := range alternatives {
 			err := r.match(p, a)
 			if err == nil {
-				if d := p.at.Sub(start); from > 0 && d < from {
+				if d := p.at.Sub(start); from > 0 && d < from-r.d.jitter {
 					return deviated("it came too early, after less than %v", from)
 				}
 				r.last = p.at

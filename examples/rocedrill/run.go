@@ -33,6 +33,7 @@ type device struct {
 	patience time.Duration // for what must come
 	quiet    time.Duration // for what must not
 	slack    time.Duration // added to the end of a window
+	jitter   time.Duration // by how much the way from the device may differ from packet to packet
 }
 
 const (
@@ -67,6 +68,7 @@ type result struct {
 	tries   int
 	misses  int // tries that deviated
 	notes   []string
+	trace   []string // the packets, in words
 	took    time.Duration
 }
 
@@ -104,6 +106,7 @@ type run struct {
 	faults        []fault
 	fatal         bool // a NAK ended the connection: what was consumed completes with an error
 	notes         []string
+	trace         []string
 	keys          map[string]uint32
 	regions       map[string]liveRegion
 	scratch, free uint64
@@ -129,6 +132,11 @@ func (d *device) examine(s *drill) *result {
 		again := d.once(s)
 		if again.verdict == notReached {
 			break // the device, or its agent, is not well: what it did before counts
+		}
+		for _, n := range again.notes {
+			if strings.HasPrefix(n, "the kernel said") {
+				first.notes = append(first.notes, n)
+			}
 		}
 		if again.verdict == deviates {
 			first.misses++
@@ -170,6 +178,13 @@ func (d *device) once(s *drill) (res *result) {
 		res.line, res.stmt, res.why, res.frame = r.line, r.stmt, err.Error(), r.lastFrame
 	}
 	r.cleanup()
+	if said := r.kernelLog(); said != "" {
+		r.notes = append(r.notes, "the kernel said: "+said)
+		if err == nil {
+			err = deviated("the kernel said: %s", said)
+			res.line, res.stmt, res.why, res.frame = r.line, "nothing in the kernel's log", err.Error(), r.lastFrame
+		}
+	}
 	var dev *deviation
 	var na inapplicable
 	switch {
@@ -181,6 +196,7 @@ func (d *device) once(s *drill) (res *result) {
 	default:
 		res.verdict = notReached
 	}
+	res.trace = r.trace
 	res.notes, res.took = r.notes, d.link.now().Sub(start)
 	return res
 }
@@ -233,17 +249,21 @@ func (r *run) cleanup() {
 	}
 }
 
+// kernelLog returns what the kernel of the device's host warned of since the last time. A
+// warning or an oops is a finding whatever the script is about.
+func (r *run) kernelLog() string {
+	if r.d.agent == nil || !r.d.link.real() {
+		return ""
+	}
+	a, err := r.d.agent.do("log")
+	if err != nil || a.num("lines") == 0 {
+		return ""
+	}
+	return strings.ReplaceAll(a.words["text"], "_", " ")
+}
+
 // end: nothing may be left that no statement named.
 func (r *run) end() error {
-	if r.d.agent != nil && r.d.link.real() {
-		a, err := r.d.agent.do("log")
-		if err != nil {
-			return err
-		}
-		if a.num("lines") != 0 {
-			return deviated("the kernel says: %s", strings.ReplaceAll(a.words["text"], "_", " "))
-		}
-	}
 	if r.qp == 0 && !r.mads {
 		return nil
 	}
