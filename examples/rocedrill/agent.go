@@ -61,9 +61,10 @@ func parseReply(cmd, line string) (reply, error) {
 
 // remote is an agent behind a TCP connection.
 type remote struct {
-	c   net.Conn
-	r   *bufio.Reader
-	err error // for good
+	addr string
+	c    net.Conn
+	r    *bufio.Reader
+	err  error // until revive
 }
 
 // errGone means that the agent's connection has ended: the device's host is gone, or the
@@ -75,7 +76,22 @@ func dialAgent(addr string) (*remote, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no agent at %s: %w\nStart it at the device's host: drill-agent [-d DEVICE] [-p PORT]", addr, err)
 	}
-	return &remote{c: c, r: bufio.NewReaderSize(c, 1<<20)}, nil
+	return &remote{addr: addr, c: c, r: bufio.NewReaderSize(c, 1<<20)}, nil
+}
+
+// revive connects again to an agent that was gone: it, or its host, may have started anew.
+func (a *remote) revive() {
+	if a.err == nil {
+		return
+	}
+	a.c.Close()
+	if b, err := dialAgent(a.addr); err == nil {
+		if _, err := b.do("info"); err == nil {
+			*a = *b
+			return
+		}
+		b.close()
+	}
 }
 
 func (a *remote) do(format string, v ...any) (reply, error) {

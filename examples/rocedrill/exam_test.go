@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -296,6 +297,27 @@ func init() {
 	mutants = append(mutants, []mutant{
 		// The requester.
 		{name: "sequence NAKs ignored", group: "ack", make: receives(drop(isSeqNak))},
+		{name: "acknowledgements of what was never sent", group: "ack", make: func(m *memory) {
+			var high psn.PSN
+			m.fromDUT = func(f ff) []ff {
+				if isRequest(f) {
+					high = f.Packet.PSN
+				}
+				return []ff{f}
+			}
+			m.toDUT = func(f ff) []ff {
+				if isKind(aeth.Ack)(f) && f.Packet.PSN.Diff(high) > 0 {
+					f.Packet.PSN = high
+				}
+				return []ff{f}
+			}
+		}},
+		{name: "reserved syndromes are acknowledgements", group: "ack", make: receives(func(f ff) []ff {
+			if hasAETH(f) && (f.Packet.AETH.Syndrome == 0x40 || f.Packet.AETH.Syndrome == 0x9f) {
+				f.Packet.AETH.Syndrome = 0x1f
+			}
+			return []ff{f}
+		})},
 		{name: "half of the RNR time", group: "rnr", make: receives(func(f ff) []ff {
 			if isKind(aeth.RNR)(f) {
 				f.Packet.AETH.Syndrome = aeth.RNRSyndrome(f.Packet.AETH.Syndrome.RNRTimer() - 2)
@@ -396,6 +418,45 @@ func TestMutants(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAgentDies: an agent that goes away in the middle leaves scripts that were not reached,
+// with the reason, and is asked again for the next.
+func TestAgentDies(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	served := make(chan struct{}, 100)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			served <- struct{}{}
+			b := make([]byte, 1000)
+			_, _ = c.Read(b)
+			_, _ = io.WriteString(c, "ok device=x kernel=1\n")
+			_, _ = c.Read(b)
+			c.Close()
+		}
+	}()
+	a, err := dialAgent(l.Addr().String())
+	require.NoError(t, err)
+	_, err = a.do("info")
+	require.NoError(t, err)
+	own, err := newLocal()
+	require.NoError(t, err)
+	d := &device{link: own, agent: a, can: map[string]string{}, our4: ourIP4, ip4: dutIP4, mac: dutMAC}
+	d.rec, _ = newRecorder(nil)
+	groups, err := loadExam()
+	require.NoError(t, err)
+	for range 2 {
+		res := d.examine(groups[0].scripts[0])
+		require.Equal(t, notReached, res.verdict)
+		require.Contains(t, res.why, "gone")
+	}
+	require.Len(t, served, 2) // asked again
 }
 
 // TestCommand: the flags, and what they print.

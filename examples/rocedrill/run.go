@@ -157,6 +157,9 @@ func (d *device) once(s *drill) (res *result) {
 	if s.by != "agent" && d.link.real() {
 		time.Sleep(300 * time.Millisecond) // programs that end with a connection start again
 	}
+	if a, ok := d.agent.(*remote); ok {
+		a.revive()
+	}
 	start := d.link.now()
 	res = &result{s: s, tries: 1, first: d.rec.n + 1}
 	r := &run{d: d, s: s, seen: map[uint32]bool{}, keys: map[string]uint32{}, regions: map[string]liveRegion{}, bufs: map[string][2]uint64{}}
