@@ -420,6 +420,54 @@ func TestMutants(t *testing.T) {
 	}
 }
 
+// TestGoldenCards: the cards of the kernel's driver have a verdict for every script, and the
+// exam found by itself what examples/softrnic/INTEROP.md says of the driver.
+func TestGoldenCards(t *testing.T) {
+	groups, err := loadExam()
+	require.NoError(t, err)
+	files, err := filepath.Glob("cards/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		card := verdictsOf(string(b))
+		n := 0
+		for _, g := range groups {
+			for _, s := range g.scripts {
+				require.Contains(t, card, s.id, "%s: run the test with -tags interop -update", file)
+				n++
+			}
+		}
+		require.Len(t, card, n, file)
+		for _, id := range []string{
+			"send/a-receive-that-is-too-short",                  // NAK remote operational error
+			"read/a-duplicate-read-of-no-bytes-with-an-address", // not repeated
+		} {
+			require.Equal(t, "deviates", card[id], "%s: %s", file, id)
+		}
+		if strings.Contains(file, "6.12") { // FLUSH came with 6.2
+			require.Equal(t, "deviates", card["errors/a-flush"])
+			require.Equal(t, "deviates", card["errors/a-requester-s-flush"])
+			require.Equal(t, "deviates", card["timers/a-flush-is-sent-again-as-it-was"])
+		}
+	}
+}
+
+// verdictsOf reads the verdicts of a card.
+func verdictsOf(card string) map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(card) {
+		name, rest, _ := strings.Cut(line, " ")
+		if name == "#" || name == "" {
+			continue
+		}
+		v, _, _ := strings.Cut(strings.TrimSpace(rest), ":")
+		m[name] = v
+	}
+	return m
+}
+
 // TestAgentDies: an agent that goes away in the middle leaves scripts that were not reached,
 // with the reason, and is asked again for the next.
 func TestAgentDies(t *testing.T) {

@@ -80,20 +80,6 @@ func TestGuest(t *testing.T) {
 	require.Len(t, is, len(was))
 }
 
-// verdictsOf reads the verdicts of a card.
-func verdictsOf(card string) map[string]string {
-	m := map[string]string{}
-	for line := range strings.Lines(card) {
-		name, rest, _ := strings.Cut(line, " ")
-		if name == "#" || name == "" {
-			continue
-		}
-		v, _, _ := strings.Cut(strings.TrimSpace(rest), ":")
-		m[name] = v
-	}
-	return m
-}
-
 func freePort(t *testing.T, network string) int {
 	if network == "udp" {
 		c, err := net.ListenPacket("udp", "127.0.0.1:0")

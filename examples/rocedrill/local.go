@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -434,7 +435,8 @@ func (p *program) next(now time.Time, wc *qp.Completion) {
 		post(qp.SendWR{Op: qp.OpSend, Local: make([]byte, 16)})
 	case wc.Op == qp.OpRecv && p.step == 1:
 		p.step = 0
-		post(qp.SendWR{Op: qp.OpWrite, Local: p.data, RemoteAddr: addr, RKey: key})
+		text := p.data[:min(bytes.IndexByte(p.data, 0)+1, len(p.data))] // it is a string of C
+		post(qp.SendWR{Op: qp.OpWrite, Local: text, RemoteAddr: addr, RKey: key})
 		_ = p.q.PostRecv(&qp.RecvWR{Local: p.msg})
 	case wc.Op == qp.OpWrite:
 		post(qp.SendWR{Op: qp.OpSend, Local: make([]byte, 16)})

@@ -246,7 +246,7 @@ func (r *run) mutate(w *script.Words) error {
 	var psn uint32
 	var rep mutator.Report
 	buf := make([]byte, 0, 10000)
-	last := ""
+	last, batch, alarms := "", []string{}, 0
 	for i := range n {
 		if icrc == "bad" {
 			v.epsn = psn
@@ -266,10 +266,18 @@ func (r *run) mutate(w *script.Words) error {
 				return fmt.Errorf("%w, after %s", err, last)
 			}
 		}
+		batch = append(batch, last)
 		if i%20 == 19 {
 			if err := r.witness(&psn, model, target, v, last); err != nil {
 				return err
 			}
+			if said := r.kernelLog(); said != "" {
+				alarms++
+				if alarms == 1 {
+					r.notes = append(r.notes, fmt.Sprintf("the kernel said: %s; after one of these packets: %s", said, strings.Join(batch, " | ")))
+				}
+			}
+			batch = batch[:0]
 		}
 	}
 	if err := r.compare(target.handle, 0, model); err != nil {
@@ -287,6 +295,10 @@ func (r *run) mutate(w *script.Words) error {
 		note += "; what ended the other queue pair: " + strings.Join(ends, ", ")
 	}
 	r.notes = append(r.notes, note)
+	if alarms != 0 {
+		r.stmt = quietKernel
+		return deviated("%s", "the kernel warned")
+	}
 	// What still comes of the mutated packets is nobody's business.
 	r.allowed = append(r.allowed, "any")
 	r.completions = nil

@@ -123,7 +123,7 @@ type liveRegion struct {
 // examine runs a script, and once more where it is of a kind that time may upset.
 func (d *device) examine(s *drill) *result {
 	res := d.once(s)
-	if res.verdict != deviates || !d.link.real() {
+	if res.verdict != deviates || !d.link.real() || res.stmt == quietKernel {
 		return res
 	}
 	first := res
@@ -185,7 +185,7 @@ func (d *device) once(s *drill) (res *result) {
 		r.notes = append(r.notes, "the kernel said: "+said)
 		if err == nil {
 			err = deviated("the kernel said: %s", said)
-			res.line, res.stmt, res.why, res.frame = r.line, "nothing in the kernel's log", err.Error(), r.lastFrame
+			res.line, res.stmt, res.why, res.frame = r.line, quietKernel, err.Error(), r.lastFrame
 		}
 	}
 	var dev *deviation
@@ -251,6 +251,9 @@ func (r *run) cleanup() {
 		_, _ = r.d.agent.do("reset")
 	}
 }
+
+// quietKernel is what each script expects in the end.
+const quietKernel = "nothing in the kernel's log"
 
 // kernelLog returns what the kernel of the device's host warned of since the last time. A
 // warning or an oops is a finding whatever the script is about.
