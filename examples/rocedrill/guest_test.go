@@ -62,6 +62,7 @@ func TestGuest(t *testing.T) {
 	code := run0(context.Background(), args, &text, &errs)
 	require.Less(t, code, 2, errs.String())
 	t.Log("\n" + text.String())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "card.out"), text.Bytes(), 0o666))
 	got, err := os.ReadFile(filepath.Join(dir, "card.txt"))
 	require.NoError(t, err)
 	golden := "cards/linux-" + version + ".txt"

@@ -83,7 +83,8 @@ func (r *run) callProgram() error {
 		return err
 	}
 	var refused error
-	for range 5 {
+	for try := range 20 {
+		refused = nil
 		if err := r.sendMAD(script.SplitWords("REQ")); err != nil {
 			return err
 		}
@@ -105,9 +106,10 @@ func (r *run) callProgram() error {
 				return r.sendMAD(script.SplitWords("RTU"))
 			}
 		}
-		if refused != nil && r.d.link.real() {
-			time.Sleep(300 * time.Millisecond) // it may be starting
+		if refused == nil && try == 2 || !r.d.link.real() {
+			break
 		}
+		time.Sleep(300 * time.Millisecond) // it may be starting
 	}
 	if refused != nil {
 		return refused
