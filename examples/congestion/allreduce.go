@@ -4,30 +4,15 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/roce-go/roce/qp"
-	"github.com/roce-go/roce/qp/simnet"
-	"github.com/roce-go/roce/qp/softnic"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 // reduceBytes is what an all-reduce sums up.
 const reduceBytes = 8 << 20
 
-// ring is an all-reduce over and over: each of n hosts sends its part of 1/n to the
-// next, 2 (n-1) times. A step begins when the part of the step before has come from
-// the neighbour, and a round when all hosts have all parts.
-type ring struct {
-	b      *builder
-	hosts  []*simnet.Host
-	out    []*softnic.QP // to the next
-	in     []*softnic.QP // from the one before
-	buf    []byte
-	got    []int // steps received in this round
-	left   int   // hosts that are not done
-	began  time.Duration
-	rounds []time.Duration
-	failed qp.Status
-}
-
+// allreduce has hosts do a ring all-reduce over and over: each of n hosts sends its part
+// of 1/n to the next, 2 (n-1) times. A step begins when the part of the step before has
+// come from the neighbour, and a round, at each host, when the one before is over there.
 func allreduce(b *builder) error {
 	if b.n < 2 || b.n%2 != 0 {
 		return fmt.Errorf("allreduce takes an even number of hosts, -n %d is none", b.n)
@@ -38,86 +23,44 @@ func allreduce(b *builder) error {
 		return err
 	}
 	b.s.Watch(b.f.Switches()[0].Outputs()[b.n/2]) // the first way up
-	r := &ring{b: b, buf: make([]byte, reduceBytes/b.n), got: make([]int, b.n)}
-	h := b.f.Hosts()
-	for i := range b.n { // from rack to rack
-		r.hosts = append(r.hosts, h[i%2*(b.n/2)+i/2])
+
+	round := lab.RingAllReduce(b.n, reduceBytes)
+	for i := range round { // from rack to rack
+		place := func(h int) int { return h%2*(b.n/2) + h/2 }
+		round[i].From, round[i].To = place(round[i].From), place(round[i].To)
 	}
-	r.out, r.in = make([]*softnic.QP, b.n), make([]*softnic.QP, b.n)
-	for i := range b.n {
-		to := (i + 1) % b.n
-		c := b.conn()
-		c.RecvDepth = 2 * b.n
-		var err error
-		if r.out[i], r.in[to], err = b.f.ConnectQPs(r.hosts[i], r.hosts[to], c); err != nil {
-			return err
-		}
-		for range 2 * b.n {
-			if err := r.in[to].PostRecv(&qp.RecvWR{Local: r.buf}); err != nil {
-				return err
-			}
-		}
-		r.hosts[i].Handle(r.out[i], func(wc *qp.Completion) {
-			if wc.Status != qp.Success {
-				r.failed = wc.Status
-			}
-		})
-		r.hosts[to].Handle(r.in[to], func(wc *qp.Completion) { r.received(to, wc) })
+	sent := 2 * float64(b.n-1) / float64(b.n) * reduceBytes * 8 // bits by a host in a round
+	most := int(b.total.Seconds()*float64(b.top.Rate)/sent) + 1 // rounds
+	var err error
+	if b.play, err = (lab.Play{Conn: b.conn()}).Start(b.f.Network, lab.Rounds(round, most)); err != nil {
+		return err
 	}
-	b.f.After(0, r.begin)
-	b.after = r.collect
+	b.after = func() {
+		// A round is from the end of the one before to when its last part has come.
+		var times []time.Duration
+		last, out := time.Duration(0), b.play.Outcomes()
+		for ; len(out) >= len(round); out = out[len(round):] {
+			end := last
+			for i := range round {
+				if !out[i].Over() {
+					end = 0
+					break
+				}
+				end = max(end, out[i].Began+out[i].Time)
+			}
+			if end == 0 {
+				break
+			}
+			times = append(times, end-last)
+			last = end
+		}
+		for _, d := range times {
+			b.Rounds = append(b.Rounds, float64(d)/1e3)
+		}
+		if last > 0 {
+			b.Goodput = sent * float64(len(times)) / float64(last)
+		}
+		b.times(times)
+	}
 	return nil
-}
-
-func (r *ring) begin() {
-	r.began, r.left = r.b.f.Elapsed(), len(r.hosts)
-	clear(r.got)
-	for i := range r.hosts {
-		r.send(i)
-	}
-}
-
-func (r *ring) send(i int) {
-	// The queue has room for more than a round.
-	_ = r.out[i].PostSend(r.b.f.Now(), &qp.SendWR{Op: qp.OpSend, Flags: qp.Signaled, Local: r.buf})
-}
-
-// received counts a part that host i got.
-func (r *ring) received(i int, wc *qp.Completion) {
-	if wc.Status != qp.Success {
-		r.failed = wc.Status
-		return
-	}
-	_ = r.in[i].PostRecv(&qp.RecvWR{Local: r.buf}) // in place of the one that was consumed
-	r.got[i]++
-	if steps := 2 * (len(r.hosts) - 1); r.got[i] < steps {
-		r.send(i)
-		return
-	}
-	if r.left--; r.left == 0 {
-		r.rounds = append(r.rounds, r.b.f.Elapsed()-r.began)
-		r.b.f.After(0, r.begin)
-	}
-}
-
-// collect gives the times of the rounds, and the bytes that a host sent in them over
-// their time.
-func (r *ring) collect() {
-	e := r.b.experiment
-	sum := time.Duration(0)
-	for _, d := range r.rounds {
-		e.Rounds = append(e.Rounds, float64(d)/1e3)
-		sum += d
-	}
-	if sum > 0 {
-		n := float64(len(r.hosts))
-		e.Goodput = 2 * (n - 1) / n * reduceBytes * 8 * float64(len(r.rounds)) / float64(sum)
-	}
-	e.times(r.rounds)
-	for _, q := range r.out {
-		e.Again += q.Counters().Retransmitted
-	}
-	if r.failed != qp.Success {
-		e.Status = r.failed.String()
-	}
 }

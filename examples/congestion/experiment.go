@@ -23,6 +23,7 @@ const (
 // experiment is a scenario with a control, and what came of it.
 type experiment struct {
 	o        *options
+	Point    int     `json:"point"` // among all runs, of all shards
 	Scenario string  `json:"scenario"`
 	Control  string  `json:"control"`
 	Virtual  float64 `json:"virtual_ms"`
@@ -112,6 +113,7 @@ type builder struct {
 	timed []*simnet.Flow // whose message times are of interest
 	fair  []int          // flows that should be equal; nil: all
 	after func()         // what to do at the end
+	play  *lab.Playing   // transfers that come and go, or nil
 }
 
 // run does the experiment, and calls step after each part of it.
@@ -143,6 +145,11 @@ func (e *experiment) run(step func()) error {
 		return err
 	}
 	for range parts {
+		if b.play != nil {
+			if err := b.play.Prepare(b.f.Elapsed() + b.total/parts); err != nil {
+				return err
+			}
+		}
 		var err error
 		if e.report, err = b.s.Run(b.total / parts); err != nil {
 			return err
@@ -175,7 +182,11 @@ func (b *builder) flow(name string, from, to *simnet.Host, size int, start, ever
 
 func (b *builder) conn() simnet.ConnConfig {
 	// A timeout of 17 ms: a pause may last for some.
-	return simnet.ConnConfig{MTU: b.o.mtu, DSCP: dscp, SendDepth: 64, Timeout: 12, RetryForever: true}
+	c := simnet.ConnConfig{MTU: b.o.mtu, DSCP: dscp, SendDepth: 64, Timeout: 12, RetryForever: true}
+	if b.o.selective {
+		c.Selective.Packets = 512
+	}
+	return c
 }
 
 func incast(b *builder) error {
@@ -304,9 +315,6 @@ func (b *builder) collect() {
 		if f.Status() != qp.Success {
 			e.Status = f.Status().String()
 		}
-		if b.Scenario == "websearch" {
-			continue // each is over soon
-		}
 		g := r.Goodput(i, e.from, e.to) / 1e9
 		e.Flows = append(e.Flows, flowResult{f.Name(), g})
 		e.Goodput += g
@@ -321,6 +329,12 @@ func (b *builder) collect() {
 	e.Mean, e.P99, e.Max = r.Queue(0, e.from, e.to)
 	e.Marks, e.CNPs, e.Pauses, e.Drops, e.Again = r.Marked, r.CNPs, r.Pauses, r.Dropped, r.Retransmitted
 	e.PausedFor = float64(r.PausedFor) / 1e6
+	if b.play != nil {
+		e.Again += b.play.Retransmitted()
+		if s := b.play.Status(); s != qp.Success {
+			e.Status = s.String()
+		}
+	}
 	var times []time.Duration
 	for _, f := range b.timed {
 		times = append(times, f.Times()...)

@@ -13,7 +13,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/examples/internal/term"
+	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
 // Exit codes.
@@ -38,7 +38,8 @@ type options struct {
 	rate                float64 // Gb/s; 0: the scenario's
 	ms                  float64 // 0: the scenario's
 	kmin, kmax, pmax    float64 // KB, KB, percent; below 0: by rate
-	pfc                 bool
+	pfc, selective      bool
+	shard               lab.Shard
 	seed                uint64
 	json                bool
 	svg                 string
@@ -96,6 +97,8 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	fs.Uint64Var(&o.seed, "seed", 1, "")
 	fs.BoolVar(&o.json, "json", false, "")
 	fs.StringVar(&o.svg, "o", "", "")
+	fs.BoolVar(&o.selective, "selective", false, "")
+	shard := fs.String("shard", "", "")
 	err := fs.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, usage)
@@ -107,8 +110,15 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	if err == nil {
 		o.controls, err = choose("control", *chosen, controlNames())
 	}
+	if err == nil {
+		if o.shard, err = lab.ParseShard(*shard); err != nil {
+			err = fmt.Errorf("-shard: %w", err)
+		}
+	}
 	switch {
 	case err != nil:
+	case o.shard.N > 1 && (!o.json || o.svg != ""):
+		err = errors.New("-shard gives a part of the runs: use it with -json, and without -o")
 	case fs.NArg() != 0:
 		err = fmt.Errorf("%q is no option", fs.Arg(0))
 	case o.n < 1 || o.n > 256:
@@ -161,7 +171,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 			runs = append(runs, &experiment{o: &o, Scenario: s, Control: c})
 		}
 	}
-	if err := runAll(runs, progress); err != nil {
+	var err error
+	if runs, err = runAll(runs, o.shard, progress); err != nil {
 		return fail(fmt.Errorf("%w; try fewer senders (-n), a lower -rate, or -pfc=false", err))
 	}
 	out := bufio.NewWriter(stdout)
@@ -205,38 +216,32 @@ func (o *options) fileOf(scenario string) string {
 	return strings.TrimSuffix(o.svg, ext) + "-" + scenario + ext
 }
 
-// runAll runs the experiments on all processors: they have nothing in common.
-func runAll(runs []*experiment, progress *term.Progress) error {
-	todo := make(chan *experiment, len(runs))
-	for _, r := range runs {
-		todo <- r
-	}
-	close(todo)
-	steps := make(chan error)
-	var wg sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(runs)) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for r := range todo {
-				if err := r.run(func() { steps <- nil }); err != nil {
-					steps <- err
-				}
-			}
-		}()
-	}
-	go func() { wg.Wait(); close(steps) }()
-	var first error
-	n := 0
-	for err := range steps {
-		if err != nil && first == nil {
-			first = err
+// runAll runs the experiments of a shard on all processors: they have nothing in common.
+// It returns them.
+func runAll(runs []*experiment, shard lab.Shard, progress *term.Progress) (mine []*experiment, err error) {
+	all := int64(0)
+	for i := range runs {
+		if shard.Has(i) {
+			all += parts
 		}
-		n++
-		progress.Update("experiments", int64(n), int64(len(runs)*parts), n/parts, "done")
 	}
-	progress.Clear()
-	return first
+	var mu sync.Mutex
+	n := 0
+	step := func() {
+		mu.Lock()
+		defer mu.Unlock()
+		n++
+		progress.Update("experiments", int64(n), all, n/parts, "done")
+	}
+	defer progress.Clear()
+	err = lab.Sweep(runs, shard, func(i int, r *experiment) (*experiment, error) {
+		r.Point = i
+		return r, r.run(step)
+	}, func(_ int, r *experiment) error {
+		mine = append(mine, r)
+		return nil
+	})
+	return mine, err
 }
 
 // parts is how many pieces a run is done in, for the progress line.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -86,7 +87,7 @@ func TestVictim(t *testing.T) {
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{
 		{"-scenario", "x"}, {"-control", "x"}, {"-n", "0"}, {"-mtu", "1000"}, {"-rate", "0.5"}, {"-ms", "-1"}, {"-kmin", "9", "-kmax", "8"},
-		{"-pmax", "101"}, {"x"}, {"-nonsense"}, {"-o", "/nonexistent/x.svg"},
+		{"-pmax", "101"}, {"x"}, {"-shard", "2/2", "-json"}, {"-shard", "0/2"}, {"-shard", "0/2", "-json", "-o", "x.svg"}, {"-nonsense"}, {"-o", "/nonexistent/x.svg"},
 	} {
 		code, _, errs := command(args...)
 		require.Equal(t, 2, code, args)
@@ -98,4 +99,32 @@ func TestUsage(t *testing.T) {
 	code, _, errs := command("-scenario", "incast", "-n", "256", "-rate", "800")
 	require.Equal(t, 2, code, "the buffer is too small for PFC on so many ports")
 	require.Contains(t, errs, "bytes of buffer")
+}
+
+// The lines of all shards, in the order of their points, are those of a run of all; an
+// all-reduce and a web search are among them.
+func TestShards(t *testing.T) {
+	args := []string{"-scenario", "incast,allreduce,websearch", "-control", "off,hpcc", "-ms", "1.5", "-n", "4", "-json"}
+	if testing.Short() {
+		args[5] = "0.5"
+	}
+	_, whole, errs := command(args...)
+	require.Empty(t, errs)
+	var lines []string
+	for _, shard := range []string{"2/3", "0/3", "1/3"} {
+		_, out, errs := command(append(args, "-shard", shard)...)
+		require.Empty(t, errs)
+		lines = append(lines, strings.SplitAfter(strings.TrimSuffix(out, "\n"), "\n")...)
+	}
+	require.Len(t, lines, 6)
+	point := func(l string) (p int) {
+		var e experiment
+		require.NoError(t, json.Unmarshal([]byte(l), &e))
+		return e.Point
+	}
+	slices.SortFunc(lines, func(a, b string) int { return point(a) - point(b) })
+	for i := range lines {
+		lines[i] = strings.TrimSuffix(lines[i], "\n") + "\n"
+	}
+	require.Equal(t, whole, strings.Join(lines, ""))
 }

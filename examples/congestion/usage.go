@@ -1,8 +1,8 @@
 package main
 
 const usage = `usage: congestion [-scenario LIST] [-control LIST] [-n N] [-mtu M] [-rate G] [-ms T]
-                  [-kmin KB] [-kmax KB] [-pmax PERCENT] [-pfc=false] [-seed N] [-json]
-                  [-o FILE.svg]
+                  [-kmin KB] [-kmax KB] [-pmax PERCENT] [-pfc=false] [-selective]
+                  [-seed N] [-json] [-shard I/N] [-o FILE.svg]
 
 Simulates congestion controls side by side, with RDMA messages over reliable
 connections through switches, and prints rates, fairness, queues, message times, and
@@ -40,8 +40,12 @@ what it took.
                   kilobytes, and the percentage at kmax (default up to 40 Gb/s 5, 200,
                   1; above 100 and 400 for each 25 Gb/s, 20)
   -pfc=false      let switches drop instead of pausing
+  -selective      connections send again only what is lost, instead of going back
   -seed N         another seed, another run; the same seed, the same (default 1)
   -json           a JSON object a line for each run instead of the tables
+  -shard I/N      only runs I, I+N, I+2N ... of those that the options give, for many
+                  machines: lines of all N shards put together are those of one
+                  run without it (in the order of "point")
   -o FILE.svg     also draw it; with several scenarios FILE-incast.svg and so on
   -h              this text
 

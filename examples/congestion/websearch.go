@@ -1,11 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
-	"github.com/roce-go/roce/qp"
-	"github.com/roce-go/roce/qp/simnet"
 	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
@@ -24,32 +21,24 @@ func websearch(b *builder) error {
 	}
 	hosts := b.f.Hosts()
 	b.s.Watch(hosts[0].Link().BA())
-	out := []lab.Outcome{}
-	flows := []*simnet.Flow{}
-	for i, t := range lab.Poisson(b.o.seed, lab.WebSearch, len(hosts), load, b.top.Rate, b.total*3/4) {
-		ideal, err := lab.Ideal(b.f.Network, hosts[t.From], hosts[t.To], t.Size, b.o.mtu)
-		if err != nil {
-			return err
-		}
-		c := b.conn()
-		c.SendDepth, c.RecvDepth, c.RdAtomic = 1, 1, -1
-		flows = append(flows, b.s.Flow(simnet.FlowConfig{
-			Name: fmt.Sprint(i), From: hosts[t.From], To: hosts[t.To], Op: qp.OpWrite, Size: t.Size, Count: 1, Depth: 1,
-			Start: t.Start, Conn: c,
-		}))
-		out = append(out, lab.Outcome{Transfer: t, Began: t.Start, Ideal: ideal})
+	c := b.conn()
+	c.SendDepth, c.RecvDepth, c.RdAtomic = 1, 1, -1
+	var err error
+	b.play, err = lab.Play{Conn: c}.Start(b.f.Network, lab.Poisson(b.o.seed, lab.WebSearch, len(hosts), load, b.top.Rate, b.total*3/4))
+	if err != nil {
+		return err
 	}
 	b.after = func() {
 		var times []time.Duration
 		bytes := 0
-		for i, f := range flows {
-			if !f.Done() {
+		out := b.play.Outcomes()
+		for _, o := range out {
+			if !o.Over() {
 				b.Left++
 				continue
 			}
-			out[i].Time = f.Duration()
-			times = append(times, f.Duration())
-			bytes += out[i].Size
+			times = append(times, o.Time)
+			bytes += o.Size
 		}
 		bins := lab.Slowdowns(out, binEdges, 0)
 		b.Bins = bins[:len(bins)-1] // the last is that of all

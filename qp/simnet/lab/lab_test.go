@@ -89,6 +89,29 @@ func TestIdeal(t *testing.T) {
 	}
 }
 
+// Rounds of a workload: no transfer of a round begins at a host before all that ends the
+// round before is over there.
+func TestRounds(t *testing.T) {
+	list := lab.Rounds(lab.RingAllReduce(4, 400_000), 3)
+	require.Len(t, list, 3*4*6)
+	require.Empty(t, list[0].After)
+	require.Equal(t, []int{20, 23}, list[24].After, "host 0: its own last part, and the one that it gets")
+	f, err := lab.Topology{Network: simnet.Config{Carry: simnet.Shared}}.Star(4)
+	require.NoError(t, err)
+	out, err := lab.Play{}.Run(f.Network, list)
+	require.NoError(t, err)
+	for i, o := range out {
+		require.True(t, o.Over(), "%d", i)
+		for _, k := range o.After {
+			if out[k].From == o.From {
+				require.GreaterOrEqual(t, o.Began, out[k].Began+out[k].Time)
+			} else {
+				require.Greater(t, o.Began, out[k].Began)
+			}
+		}
+	}
+}
+
 // Three tiers of any size: so many ways between hosts of two pods, of a pod, of a switch,
 // as the links allow, and their rates; a fat tree is one of them.
 func TestClos3(t *testing.T) {

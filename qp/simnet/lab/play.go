@@ -47,16 +47,17 @@ func (o *Outcome) Slowdown() float64 {
 // batch is how often queue pairs are made for what begins next, and taken away.
 const batch = 100 * time.Microsecond
 
-// player is a workload under way.
-type player struct {
+// Playing is a workload under way.
+type Playing struct {
 	n       *simnet.Network
 	p       Play
 	out     []Outcome
 	alone   []int // transfers with a queue pair of their own, by start
 	next    int   // of alone
 	live    []*simnet.Flow
-	over    []int // transfers that are over, by the number of the host that they are from
-	waiting []int // how many transfers each waits for
+	again   uint64 // retransmitted by queue pairs that are gone
+	over    []int  // transfers that are over, by the number of the host that they are from
+	waiting []int  // how many transfers each waits for
 	wakes   [][]int
 	pairs   map[[2]int]*pair
 }
@@ -74,19 +75,15 @@ func (p Play) Run(n *simnet.Network, list []Transfer) ([]Outcome, error) {
 	if p.Limit == 0 {
 		p.Limit = 10 * time.Second
 	}
-	x := &player{n: n, p: p, out: make([]Outcome, len(list)), over: make([]int, len(n.Hosts())),
-		waiting: make([]int, len(list)), wakes: make([][]int, len(list)), pairs: make(map[[2]int]*pair)}
-	if err := x.plan(list); err != nil {
+	x, err := p.Start(n, list)
+	if err != nil {
 		return nil, err
 	}
 	for end := n.Elapsed() + p.Limit; n.Elapsed() < end; {
-		if err := x.feed(); err != nil {
+		if err := x.Prepare(n.Elapsed() + batch); err != nil {
 			return x.out, err
 		}
-		over := 0
-		for _, k := range x.over {
-			over += k
-		}
+		over := x.Over()
 		if p.Progress != nil {
 			p.Progress(over, len(list))
 		}
@@ -100,8 +97,62 @@ func (p Play) Run(n *simnet.Network, list []Transfer) ([]Outcome, error) {
 	return x.out, nil
 }
 
+// Start is Run for callers that run the network themselves, a piece at a time: before
+// each, they call Prepare. Limit and Progress are not used.
+func (p Play) Start(n *simnet.Network, list []Transfer) (*Playing, error) {
+	x := &Playing{n: n, p: p, out: make([]Outcome, len(list)), over: make([]int, len(n.Hosts())),
+		waiting: make([]int, len(list)), wakes: make([][]int, len(list)), pairs: make(map[[2]int]*pair)}
+	if err := x.plan(list); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// Over returns how many transfers are over.
+func (x *Playing) Over() (sum int) {
+	for _, k := range x.over {
+		sum += k
+	}
+	return sum
+}
+
+// Outcomes returns what became of each transfer so far.
+func (x *Playing) Outcomes() []Outcome { return x.out }
+
+// Retransmitted returns how many packets senders sent again so far.
+func (x *Playing) Retransmitted() uint64 {
+	sum := x.again
+	x.flows(func(f *simnet.Flow) { sum += retransmitted(f) })
+	return sum
+}
+
+// Status returns what a queue pair that there still is failed with, or qp.Success.
+func (x *Playing) Status() qp.Status {
+	s := qp.Success
+	x.flows(func(f *simnet.Flow) {
+		if f.Status() != qp.Success {
+			s = f.Status()
+		}
+	})
+	return s
+}
+
+func (x *Playing) flows(fn func(f *simnet.Flow)) {
+	for _, f := range x.live {
+		fn(f)
+	}
+	for _, p := range x.pairs {
+		fn(p.flow)
+	}
+}
+
+func retransmitted(f *simnet.Flow) uint64 {
+	q, _ := f.QPs()
+	return q.Counters().Retransmitted
+}
+
 // plan checks the transfers and makes the queue pairs that they share.
-func (x *player) plan(list []Transfer) error {
+func (x *Playing) plan(list []Transfer) error {
 	hosts := x.n.Hosts()
 	most := make(map[[2]int]int)
 	for i, t := range list {
@@ -156,7 +207,7 @@ func (x *player) plan(list []Transfer) error {
 
 // begin posts a transfer of a shared pair. It and the two below run at the transfer's
 // sender, but for received.
-func (x *player) begin(i int) {
+func (x *Playing) begin(i int) {
 	t := &x.out[i]
 	h := x.n.Hosts()[t.From]
 	if d := t.Start - h.Elapsed(); d > 0 {
@@ -169,7 +220,7 @@ func (x *player) begin(i int) {
 	pr.post(x)
 }
 
-func (pr *pair) post(x *player) {
+func (pr *pair) post(x *Playing) {
 	for len(pr.backlog) != 0 {
 		i := pr.backlog[0]
 		if pr.flow.Post(x.out[i].Size, uint32(i)) != nil {
@@ -179,7 +230,7 @@ func (pr *pair) post(x *player) {
 	}
 }
 
-func (x *player) sent(pr *pair, i int) {
+func (x *Playing) sent(pr *pair, i int) {
 	o := &x.out[i]
 	o.Time = x.n.Hosts()[o.From].Elapsed() - o.Began
 	x.over[o.From]++
@@ -192,7 +243,7 @@ func (x *player) sent(pr *pair, i int) {
 }
 
 // received runs at the receiver, and wakes what waits there.
-func (x *player) received(i int) {
+func (x *Playing) received(i int) {
 	for _, k := range x.wakes[i] {
 		if x.out[k].From == x.out[i].To {
 			x.ready(k)
@@ -200,18 +251,19 @@ func (x *player) received(i int) {
 	}
 }
 
-func (x *player) ready(k int) {
+func (x *Playing) ready(k int) {
 	if x.waiting[k]--; x.waiting[k] == 0 {
 		x.begin(k)
 	}
 }
 
-// feed makes queue pairs for the transfers of the next batch and takes away those of
-// transfers that are over.
-func (x *player) feed() error {
+// Prepare makes queue pairs for the transfers that begin before until, a time since the
+// network's start, and takes away those of transfers that are over.
+func (x *Playing) Prepare(until time.Duration) error {
 	live := x.live[:0]
 	for _, f := range x.live {
 		if f.Done() || f.Status() != qp.Success {
+			x.again += retransmitted(f)
 			f.Close()
 		} else {
 			live = append(live, f)
@@ -222,7 +274,7 @@ func (x *player) feed() error {
 	for ; x.next < len(x.alone); x.next++ {
 		i := x.alone[x.next]
 		o := &x.out[i]
-		if o.Start >= now+batch {
+		if o.Start >= until {
 			break
 		}
 		f, err := x.n.AddFlow(simnet.FlowConfig{From: hosts[o.From], To: hosts[o.To], Op: qp.OpWrite, Size: o.Size, Count: 1, Depth: 1,

@@ -60,6 +60,43 @@ func RingAllReduce(hosts, size int) []Transfer {
 	return out
 }
 
+// Rounds returns so many rounds of a workload. What begins a round at a host waits for
+// what ends the one before there: transfers from and to the host for which no other waits.
+func Rounds(list []Transfer, rounds int) []Transfer {
+	waited := make([]bool, len(list))
+	for _, t := range list {
+		for _, k := range t.After {
+			waited[k] = true
+		}
+	}
+	ends := make(map[int][]int) // by host
+	for i, t := range list {
+		if !waited[i] {
+			ends[t.From] = append(ends[t.From], i)
+			ends[t.To] = append(ends[t.To], i)
+		}
+	}
+	var out []Transfer
+	for r := range rounds {
+		base := len(list) * r
+		for _, t := range list {
+			after := make([]int, 0, len(t.After))
+			for _, k := range t.After {
+				after = append(after, base+k)
+			}
+			if r > 0 && len(t.After) == 0 {
+				t.Start = 0
+				for _, k := range ends[t.From] {
+					after = append(after, base-len(list)+k)
+				}
+			}
+			t.After = after
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
 // AllToAll returns the transfers by which each host sends size bytes to each other, the
 // next one first, each after the one before.
 func AllToAll(hosts, size int) []Transfer {
