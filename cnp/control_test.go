@@ -97,6 +97,7 @@ func TestControllerEcho(t *testing.T) {
 	require.Zero(t, f.Rate())
 	f.Acked(10_000, &congestion.Ack{ECN: true})
 	f.Tick(14_000)
+	require.NotZero(t, f.Rate(), "not limited")
 	require.Less(t, f.Rate(), 51*gig)
 
 	// CNPs are what the others go by.
