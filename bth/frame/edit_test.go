@@ -169,6 +169,28 @@ func TestSetPSN(t *testing.T) {
 	}
 }
 
+// A UDP checksum whose sum is 0 is sent as 0xffff (RFC 768).
+func TestSetPSNChecksumZero(t *testing.T) {
+	for _, s := range withUDPChecksum {
+		b, err := hex.DecodeString(s)
+		require.NoError(t, err)
+		var f frame.Frame
+		require.NoError(t, f.Decode(frame.Ethernet, b))
+		zeros := 0
+		for p := range psn.PSN(1 << 19) {
+			require.NoError(t, f.SetPSN(p))
+			if f.UDPChecksum == 0xffff {
+				require.Equal(t, frame.ChecksumGood, f.CheckUDP())
+				zeros++
+			}
+			if f.UDPChecksum == 0 {
+				t.Fatal("no checksum: ", p)
+			}
+		}
+		require.NotZero(t, zeros)
+	}
+}
+
 // TestPatchRefused: what would make it another packet, or cannot be reached.
 func TestPatchRefused(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -22,3 +22,9 @@ func TestValidateLink(t *testing.T) {
 	f.Net, f.Link = frame.GRH, frame.RawIP
 	require.Equal(t, frame.ErrLink, f.Validate())
 }
+
+// The numbers of pcap files, by tcpdump.org's list of link-layer types.
+func TestLinkNumbers(t *testing.T) {
+	require.Equal(t, [...]frame.Link{1, 101, 113, 228, 229, 276},
+		[...]frame.Link{frame.Ethernet, frame.RawIP, frame.LinuxSLL, frame.RawIPv4, frame.RawIPv6, frame.LinuxSLL2})
+}
