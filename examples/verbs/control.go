@@ -144,6 +144,8 @@ func (e *engine) createQP(x *C.struct_rv_qp) C.int {
 	cfg.Type, cfg.PD, cfg.Memory, cfg.SignalAll = types[ib.qp_type], qp.PD(x.pd), e.mem, x.sq_sig_all != 0
 	cfg.MaxSendWR, cfg.MaxRecvWR = int(x.sq.size), int(x.rq.size)
 	cfg.MaxRdAtomic, cfg.MaxDestRdAtomic = C.RV_MAX_RD, C.RV_MAX_RD
+	// As many packets as a socket buffer of the usual size holds.
+	cfg.Window, cfg.AckEvery = 64, 16
 	if x.srq != nil {
 		if p.srq = e.srqs[uint32(x.srq.number)]; p.srq == nil {
 			return C.EINVAL
