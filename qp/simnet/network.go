@@ -68,6 +68,7 @@ type Network struct {
 
 	engines  []*engine
 	parallel bool // engines run at the same time
+	balance  balance
 	calls    callQueue
 	callSeq  uint64
 	check    atomic.Bool // something of stopped, deadlock, routed, calls has changed

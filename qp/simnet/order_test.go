@@ -49,6 +49,9 @@ func traceOf(t require.TestingT, cfg simnet.Config, faults simnet.Faults) string
 	require.NoError(t, err)
 	require.True(t, idle)
 	fmt.Fprintln(&out, f.Events(), f.Hops(), f.Elapsed())
+	if f.Balance() < 1 || cfg.Threads <= 1 && f.Balance() != 1 {
+		t.Errorf("balance %v of %d threads", f.Balance(), cfg.Threads)
+	}
 	return out.String()
 }
 

@@ -188,7 +188,9 @@ func (n *Network) runThreads(end int64) error {
 			return nil // a search was planned
 		}
 		n.parallel = true
+		n.balance.begin(n.engines)
 		w.run(limit)
+		n.balance.end(n.engines)
 		n.parallel = false
 		n.exchange()
 		n.planSearch()
@@ -201,6 +203,39 @@ func (n *Network) runThreads(end int64) error {
 			}
 		}
 	}
+}
+
+// balance is how evenly the events of windows were spread over the engines.
+type balance struct {
+	all, longest uint64 // events, and those of the engine of each window that had most
+	before       []uint64
+}
+
+func (b *balance) begin(engines []*engine) {
+	b.before = b.before[:0]
+	for _, e := range engines {
+		b.before = append(b.before, e.events)
+	}
+}
+
+func (b *balance) end(engines []*engine) {
+	most := uint64(0)
+	for i, e := range engines {
+		did := e.events - b.before[i]
+		b.all += did
+		most = max(most, did)
+	}
+	b.longest += most
+}
+
+// Balance returns how many times sooner than one thread Config.Threads threads could have
+// been done so far, if each event took the same time and waiting for each other none: all
+// events by those of the busiest thread of each window. It is 1 for one thread.
+func (n *Network) Balance() float64 {
+	if n.balance.longest == 0 {
+		return 1
+	}
+	return float64(n.balance.all) / float64(n.balance.longest)
 }
 
 // exchange hands over what was sent between engines. For each packet an empty one

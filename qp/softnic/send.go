@@ -47,7 +47,7 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 		p.counters.TxFrames++
 		return true
 	}
-	for p.loop.due == 0 && p.nextGSI(f) {
+	for p.gsi.used && p.loop.due == 0 && p.nextGSI(f) {
 		if !p.looped(now, f, nil) {
 			p.counters.TxFrames++
 			return true

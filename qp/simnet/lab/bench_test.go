@@ -30,13 +30,15 @@ func webSearch(t testing.TB, hosts, threads int, until time.Duration) (*lab.Fabr
 func BenchmarkThreads(b *testing.B) {
 	for _, threads := range []int{1, 2, 4} {
 		b.Run(fmt.Sprint(threads), func(b *testing.B) {
-			hops, cpu := uint64(0), cpuTime()
+			hops, cpu, balance := uint64(0), cpuTime(), 0.0
 			for b.Loop() {
 				f, list := webSearch(b, 256, threads, time.Millisecond)
 				_, err := lab.Play{Conn: simnet.ConnConfig{DSCP: 26}, Limit: 2 * time.Millisecond}.Run(f.Network, list)
 				require.NoError(b, err)
 				hops += f.Hops()
+				balance = f.Balance()
 			}
+			b.ReportMetric(balance, "balance")
 			b.ReportMetric(float64(hops)/b.Elapsed().Seconds(), "hops/s")
 			b.ReportMetric(float64(cpuTime()-cpu)/float64(hops), "cpu-ns/hop")
 		})
