@@ -53,9 +53,7 @@ var controls = []control{
 		return hpcc.Controller(c)
 	}},
 	{"swift", "Swift", func(p *path) congestion.Controller {
-		c := swift.Defaults()
-		c.Hops = p.links - 1
-		return swift.Controller(c)
+		return swift.Controller(swift.Defaults()) // each flow is told its hops
 	}},
 	{"timely", "TIMELY", func(p *path) congestion.Controller {
 		c := timely.Defaults()

@@ -80,6 +80,7 @@ var scenarios = []scenario{
 	{"converge", "Two flows share a link, the second comes later", 200, 40, 3, "", converge},
 	{"burst", "A long flow, and bursts of 64 KiB from %d hosts every 5 ms", 60, 40, 2, "long flow", burst},
 	{"parking", "Parking lot: a long flow over 3 links, each shared with a flow of its own", 60, 40, 5, "long flow", parking},
+	{"unfair", "%d hosts behind one link, and one beside the receiver, send to it", 60, 40, 3, "near host", unfair},
 	{"victim", "%d hosts congest one; a victim shares a link with them on its way to another", 60, 40, 3, "victim", victim},
 	{"allreduce", "Ring all-reduce of 8 MiB among %d hosts, every neighbour in another rack", 10, 100, 4, "", allreduce},
 	{"websearch", "Web search messages at half load, 32 hosts in 4 racks", 8, 100, 4, "", websearch},
@@ -285,6 +286,21 @@ func parking(b *builder) error {
 		b.timed = append(b.timed, b.flow(name, e[0], e[1], 1<<20, 0, 0))
 	}
 	b.fair = append(b.fair, 0)
+	return nil
+}
+
+// unfair has PFC pause the receiver's switch by its inputs: one has many flows, one has
+// one.
+func unfair(b *builder) error {
+	if err := b.on(b.top.Dumbbell(max(b.n, 2))); err != nil {
+		return err
+	}
+	h, n := b.f.Hosts(), max(b.n, 2)
+	b.s.Watch(h[n].Link().BA())
+	b.timed = append(b.timed, b.flow("near host", h[n+1], h[n], 1<<20, 0, 0))
+	for i := range b.n {
+		b.flow(fmt.Sprintf("far host %d", i+1), h[i], h[n], 1<<20, 0, 0)
+	}
 	return nil
 }
 

@@ -30,7 +30,7 @@ func TestTablesAndPictures(t *testing.T) {
 	}
 	code, out, errs := command(args...)
 	require.Equal(t, 0, code, errs)
-	for _, s := range append([]string{"Incast", "Two flows", "bursts", "Parking", "victim", "all-reduce", "Web search"}, names...) {
+	for _, s := range append([]string{"Incast", "Two flows", "bursts", "Parking", "beside the receiver", "victim", "all-reduce", "Web search"}, names...) {
 		require.Contains(t, out, s)
 	}
 	for _, s := range scenarioNames() {
@@ -68,6 +68,12 @@ func results(t *testing.T, args ...string) []experiment {
 // With PFC the victim suffers, with DCQCN as well it does not; without either the
 // incast drops and sends again.
 func TestVictim(t *testing.T) {
+	// Of two inputs that are paused alike the one with one flow gets half.
+	unfair := results(t, "-scenario", "unfair", "-control", "off,dcqcn", "-ms", "20", "-n", "3")
+	require.InDelta(t, 18.5, unfair[0].Flows[0].Goodput, 1)
+	require.InDelta(t, 6.2, unfair[0].Flows[1].Goodput, 0.5)
+	require.InDelta(t, 0.75, unfair[0].Jain, 0.01)
+	require.Greater(t, unfair[1].Jain, 0.97)
 	if testing.Short() {
 		t.Skip("long")
 	}

@@ -19,6 +19,8 @@ var notes = map[string][]string{
 		"when it comes, and the long flow pays with a cut."},
 	"parking": {"Every link carries two flows, so that the fair share of all is a half. A control that counts marks over the whole way cuts the long",
 		"flow more often. One that holds a delay at its target has a queue at each link, and the long flow sees three of them."},
+	"unfair": {"A pause holds back an input of the switch, whoever sends by it. The near host has an input to itself, the far ones share the other:",
+		"with PFC alone it gets half of the receiver's link. Control looks at flows."},
 	"victim": {"The victim's own way has room everywhere. But the pause that holds back the incast stops the link between the switches for all.",
 		"Control takes the pauses away once it has settled. A victim that was cut before then climbs back as fast as its control lets it."},
 	"allreduce": {"A round is as slow as the slowest of its steps: two neighbours whose ways meet on a link between the racks have half of it each.",
@@ -98,7 +100,7 @@ func (e *experiment) rates(o *options) svg.Chart {
 			// Many of a kind: one colour, one line in the legend.
 			s.Colour, s.Thin = svg.Palette[1], true
 			if s.Name = ""; i == 1 {
-				s.Name = map[string]string{"burst": "each burst sender", "victim": "each incast sender", "parking": "each flow over one link"}[e.Scenario]
+				s.Name = map[string]string{"burst": "each burst sender", "victim": "each incast sender", "unfair": "each far host", "parking": "each flow over one link"}[e.Scenario]
 			}
 		} else if e.Scenario == "incast" {
 			s.Name = ""

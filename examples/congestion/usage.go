@@ -15,6 +15,8 @@ what it took.
                   receiver once in 5 ms
       parking     a long flow over three links in a row; each link carries a flow of
                   its own as well
+      unfair      N hosts behind one link and one host beside the receiver send to
+                  it: pauses hold back links, not flows
       victim      N hosts send to one behind another switch; a quarter of the run
                   later comes a flow that shares the link between the switches
                   with them, but goes to an idle host: it suffers from the pauses
