@@ -280,7 +280,7 @@ func TestAbuse(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "abuse")
 	out, err := exec.Command("cc", "-O1", "-Wall", "-o", program, "testdata/abuse.c", "-libverbs", "-lpthread").CombinedOutput()
 	require.NoError(t, err, string(out))
-	for _, name := range []string{"unmapped", "destroyed", "deregistered", "overrun", "forks", "signals", "threads", "killed", "full"} {
+	for _, name := range []string{"unmapped", "destroyed", "deregistered", "overrun", "forks", "signals", "threads", "killed", "full", "loaded"} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
@@ -362,4 +362,74 @@ func TestPyverbs(t *testing.T) {
 	}
 	t.Logf("%d pass, %d are skipped", passed, skipped)
 	require.GreaterOrEqual(t, passed, pyverbsLeast, string(out))
+}
+
+// qperf, whose server forks for each test: its children open the device.
+func TestQperf(t *testing.T) {
+	port := fmt.Sprint(freePort(t))
+	need(t, "qperf")
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	s := command(ctx, "127.0.0.2", nil, "qperf", "-lp", port)
+	require.NoError(t, s.Start())
+	defer func() {
+		cancel()
+		_ = s.Wait()
+	}()
+	var out []byte
+	var err error
+	for range 20 { // until the server listens
+		out, err = command(ctx, "127.0.0.3", nil, "qperf", "-lp", port, "-t", "1", "-cm", "1", "127.0.0.2", "rc_lat", "rc_rdma_write_bw").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "onnect") {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "latency")
+	require.Contains(t, string(out), "bw")
+}
+
+// Two network namespaces, as two containers have them. It needs the right to make them.
+func TestNamespaces(t *testing.T) {
+	need(t, "ip")
+	need(t, "ibv_rc_pingpong")
+	ip := func(line string) error {
+		out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("ip %s: %w: %s", line, err, out)
+		}
+		return err
+	}
+	for _, n := range []string{"roce-a", "roce-b"} {
+		_ = ip("netns del " + n)
+		if err := ip("netns add " + n); err != nil {
+			t.Skip(err)
+		}
+		defer func() { _ = ip("netns del " + n) }()
+	}
+	for _, line := range []string{"link add ra netns roce-a type veth peer name rb netns roce-b", "-n roce-a addr add 192.0.2.1/24 dev ra",
+		"-n roce-b addr add 192.0.2.2/24 dev rb", "-n roce-a link set ra up", "-n roce-b link set rb up"} {
+		require.NoError(t, ip(line))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	pingpong := func(ns, addr string, more ...string) *exec.Cmd {
+		c := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", ns, "./run", "ibv_rc_pingpong", "-g", "0", "-c", "-n", "200"}, more...)...)
+		c.Env, c.WaitDelay = append(os.Environ(), "ROCE_ADDR="+addr), 2*time.Second
+		return c
+	}
+	s := pingpong("roce-a", "192.0.2.1")
+	require.NoError(t, s.Start())
+	var out []byte
+	var err error
+	for range 20 { // until the server listens
+		if out, err = pingpong("roce-b", "192.0.2.2", "192.0.2.1").CombinedOutput(); err == nil {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "200 iters in")
+	require.NoError(t, s.Wait())
 }

@@ -1343,6 +1343,23 @@ PUBLIC struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc
 }
 PUBLIC int ibv_resolve_eth_l2_from_gid(struct ibv_context *c, struct ibv_ah_attr *a, uint8_t mac[6], uint16_t *vid) { return EOPNOTSUPP; }
 
+/* Collective libraries look the functions up by name and version in the library that they
+ * load themselves: they get ours. */
+PUBLIC void *dlvsym(void *lib, const char *name, const char *version)
+{
+	static void *(*real)(void *, const char *, const char *);
+	Dl_info self;
+	if (!strncmp(version, "IBVERBS_", 8) || !strncmp(version, "RDMACM_", 7)) {
+		void *ours = dladdr((void *)engine_thread, &self) ? dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
+		void *p = ours ? dlsym(ours, name) : NULL;
+		if (p)
+			return p;
+	}
+	if (!real)
+		real = (void *(*)(void *, const char *, const char *))dlsym(RTLD_NEXT, "dlvsym");
+	return real ? real(lib, name, version) : NULL;
+}
+
 /* What there is not, and forks. */
 PUBLIC struct ibv_context *ibv_import_device(int fd) { return FAIL(EOPNOTSUPP); }
 PUBLIC struct ibv_pd *ibv_import_pd(struct ibv_context *c, uint32_t h) { return FAIL(EOPNOTSUPP); }

@@ -1,6 +1,7 @@
 /* A program that misuses verbs, or is misused: each case by name. It ends with 0 when the
  * errors were those that verbs have, and says what was wrong otherwise. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
@@ -290,6 +291,19 @@ static void full(void)
 		works();
 }
 
+/* A program that loads the library itself. */
+static void loaded(void)
+{
+	void *lib = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+	CHECK(lib);
+	struct ibv_device **(*list)(int *) = (struct ibv_device **(*)(int *))dlvsym(lib, "ibv_get_device_list", "IBVERBS_1.1");
+	const char *(*name)(struct ibv_device *) = (const char *(*)(struct ibv_device *))dlvsym(lib, "ibv_get_device_name", "IBVERBS_1.1");
+	int n = 0;
+	CHECK(list && name && !strcmp(name(list(&n)[0]), "roce0") && n == 1);
+	CHECK(dlvsym(lib, "ibv_wc_status_str", "IBVERBS_1.1")); /* which is theirs */
+	CHECK(!dlvsym(lib, "ibv_no_such_function", "IBVERBS_1.1"));
+}
+
 static double ns(const struct timespec *from)
 {
 	struct timespec to;
@@ -345,7 +359,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*f)(void);
 	} cases[] = {{"unmapped", unmapped}, {"destroyed", destroyed}, {"deregistered", deregistered}, {"overrun", overrun}, {"forks", forks},
-		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"cost", cost}};
+		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"loaded", loaded}, {"cost", cost}};
 	alarm(40);
 	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
 		if (argc == 2 && !strcmp(argv[1], cases[i].name)) {
