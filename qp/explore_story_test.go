@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/internal/explore"
 	"github.com/roce-go/roce/qp/script"
@@ -19,7 +20,8 @@ import (
 // exStory writes what happens at one end as a script.
 type exStory struct {
 	strings.Builder
-	node int
+	node   int
+	silent bool // requests are signaled one by one
 }
 
 // exLog is the stories of both ends, and of what happens on the link, as comments.
@@ -29,7 +31,7 @@ func (s *exScenario) stories() *exLog {
 	l := new(exLog)
 	for i := range l {
 		st := &l[i]
-		st.node = i
+		st.node, st.silent = i, s.silent
 		e, typ, extra := s.ends[i], "rc", ""
 		if s.typ == qp.UC {
 			typ = "uc"
@@ -54,7 +56,10 @@ func (s *exScenario) stories() *exLog {
 		if s.typ == qp.RC {
 			extra += fmt.Sprintf(" timeout=%d retry_cnt=%d min_rnr_timer=1 max_rd_atomic=%d max_dest_rd_atomic=2", e.timeout, e.retryCnt, maxRd)
 		}
-		st.line(-1, "qp %s qpn=%d dest_qpn=%d mtu=%d sq_psn=%d rq_psn=%d max_send=%d max_recv=%d access=write,read,atomic signal_all%s",
+		if !s.silent {
+			extra += " signal_all"
+		}
+		st.line(-1, "qp %s qpn=%d dest_qpn=%d mtu=%d sq_psn=%d rq_psn=%d max_send=%d max_recv=%d access=write,read,atomic%s",
 			typ, i+1, 2-i, exMTU, exFirst, exFirst, exOps, exRecvs, extra)
 		var m [exMemory]byte
 		for k := range exLong {
@@ -73,6 +78,14 @@ func (st *exStory) line(now int64, format string, args ...any) {
 		at = time.Duration(now).String()
 	}
 	fmt.Fprintf(st, "%-14s %s\n", at, fmt.Sprintf(format, args...))
+}
+
+// reconnect brings the QP of end i from RESET to RTS again.
+func (st *exStory) reconnect(now int64, s *exScenario, i int, first psn.PSN) {
+	e := s.ends[i]
+	st.line(now, "modify state=INIT pkey=0xffff access=write,read,atomic")
+	st.line(now, "modify state=RTR ah=0 path_mtu=%d dest_qp_num=%d rq_psn=%d max_dest_rd_atomic=2 min_rnr_timer=1", exMTU, 2-i, first)
+	st.line(now, "modify state=RTS sq_psn=%d timeout=%d retry_cnt=%d rnr_retry=7 max_rd_atomic=2", first, e.timeout, e.retryCnt)
 }
 
 // packet names a packet and the fields that it has.
@@ -146,6 +159,9 @@ func (st *exStory) post(now int64, wr *qp.SendWR) {
 	if wr.Op == qp.OpWriteImm {
 		s += fmt.Sprintf(" imm=%d", wr.Imm)
 	}
+	if wr.Flags&qp.Signaled == 0 && st.silent {
+		s += " unsignaled"
+	}
 	st.line(now, "%s", s)
 }
 
@@ -171,9 +187,25 @@ func (s *exScenario) tell(moves []explore.Move, title string) [2]string {
 	s.log = s.stories()
 	defer func() { s.log = nil }()
 	m := s.model()
+	var w *exWorld
+	start := m.Start
+	m.Start = func() *exWorld { w = start(); return w }
 	_, err := m.Replay(moves, nil)
 	if err != nil {
 		title += ": " + err.Error()
+	}
+	for i := range w.nodes { // what would come next, and what nobody looked at any more
+		q := w.nodes[i].q
+		for n := 0; n < 8 && q.NextPacket(exTime(w.now), &s.out); n++ {
+			s.log[i].out(w.now, &s.out)
+		}
+		for c := (qp.Completion{}); q.NextSendCompletion(&c) || q.NextRecvCompletion(&c); {
+			s.log[i].done(w.now, &c)
+		}
+		for ev := qp.Event(0); q.NextEvent(&ev); {
+			s.log[i].line(w.now, "event %v", ev)
+		}
+		s.log[i].line(w.now, "memory m addr=%#x 0x%x", exRegion+exWordOff, w.mem[i].region[exWordOff:])
 	}
 	return [2]string{s.log[0].script(title), s.log[1].script(title)}
 }
@@ -183,7 +215,7 @@ func (s *exScenario) tell(moves []explore.Move, title string) [2]string {
 func TestExploreStories(t *testing.T) {
 	for i := range exScenarios {
 		s := exScenarios[i]
-		if s.busy || s.drain || s.late {
+		if s.busy || s.late {
 			continue // their applications do what scripts have no line for
 		}
 		m := s.model()

@@ -23,6 +23,9 @@ const (
 	exRegion = 0x1000 // address of an end's region
 	exMTU    = 256
 	exFirst  = psn.PSN(0xfffffe) // PSNs wrap at once
+	exLater  = 0x400000          // from the PSNs of a connection to those of the next
+	exPSNs   = 8                 // of the requests of an end, where they are not without end
+	exUsed   = 0x7e              // what an application fills a buffer with that it got back
 	exLong   = exMTU + 4         // bytes of a message of two packets
 
 	exWriteOff, exReadOff, exWordOff, exMemory = 0, 264, 528, 536
@@ -54,7 +57,11 @@ type exScenario struct {
 	busy   bool // end 1 posts READs for ever while the world finishes
 	linux  bool // end 1 sends a sequence NAK for each packet behind one that it refused with an RNR NAK
 	srq    bool // the receives come from a SRQ
-	drain  bool // a move takes end 0 to SQD
+	drain  bool // a move takes end 0 to SQD, and another back to RTS
+	attrs  bool // ... with other attributes set in SQD
+	kill   bool // a move takes an end to Error
+	reset  bool // a move takes an end to Reset and, with other PSNs, to RTS
+	forge  bool // responses of every kind are forged for end 0, also good ones
 	silent bool // only the last request of an end is signaled
 	late   bool // completions are polled by moves
 	fails  bool // retries may run out
@@ -72,7 +79,7 @@ type exEnd struct {
 }
 
 // exFaults is how often each fault may happen.
-type exFaults struct{ drop, duplicate, swap, early, forge int8 }
+type exFaults struct{ drop, duplicate, swap, early, forge, modify int8 }
 
 type exPacket struct {
 	p   bth.Packet
@@ -97,17 +104,21 @@ type exNode struct {
 
 	posted, completed    int // work requests
 	recvPosted, recvDone int
-	broken               bool // a completion with an error
+	broken               bool // a completion with an error, or in Error
 	drained              bool
 	draining             bool
-	quiet                bool // NextPacket had nothing to send, and nothing happened since
+	gen                  int8              // which connection since the start
+	timeout              uint8             // the least since the connection began
+	sums                 [2][exPSNs]uint32 // of the contents of its requests and its responses, by PSN
+	lost                 [2]int            // Ignored: posted in the connections before
+	quiet                bool              // NextPacket had nothing to send, and nothing happened since
 
 	newest    psn.PSN // of its request packets
 	nak       int32   // PSN that it asked for by a sequence NAK and has not received since; -1 is none
 	waiting   bool    // in an RNR wait, which may end while packets are on their way
 	rnr       int32   // PSN that it refused for the want of a receive; -1 is none
 	msgs      int     // of the peer, executed as far as completions and memory show
-	seen      [2]byte // what stood in the memory that WRITEs go to, first byte of each packet
+	seen      [3]byte // what stood in the memory that WRITEs go to: see exCells
 	word      uint64  // and in the word of the ATOMICs
 	progress  int64   // Ignored: when the last response was accepted
 	timeouts  uint64  // Ignored
@@ -121,13 +132,15 @@ type exWorld struct {
 	nodes [2]exNode
 	wire  [2]exDirection // wire[i] is from node i
 	left  exFaults
+	mixed bool // packets of another connection are, or may be, on their way
+	fake  bool // end 0 took a forged response
 }
 
 func exClassify(t reflect.Type, field string) explore.Kind {
 	switch {
 	case t.Name() == "Counters", t.Name() == "Clock", t.Name() == "Outgoing":
 		return explore.Ignored
-	case t.Name() == "exWorld" && field == "now", t.Name() == "exNode" && (field == "progress" || field == "timeouts"):
+	case t.Name() == "exWorld" && field == "now", t.Name() == "exNode" && (field == "progress" || field == "timeouts" || field == "lost"):
 		return explore.Ignored
 	}
 	if f, ok := t.FieldByName(field); ok && f.Type.Kind() == reflect.Int64 && field != "timeout" {
@@ -151,10 +164,23 @@ const (
 	exForgeAck
 	exForgeNak
 	exForgeRNR
+	exForge // with what in the bits from 8 on
+	exResume
+	exSetAttr
+	exKill
+	exReset
 )
 
 var exMoveNames = [...]string{"emit", "deliver", "drop", "duplicate", "swap", "post", "recv", "poll", "tick", "drain",
-	"forged ACK", "forged NAK", "forged RNR NAK"}
+	"forged ACK", "forged NAK", "forged RNR NAK", "forged", "resume", "attributes of", "error at", "reset"}
+
+func exMoveName(m explore.Move) string {
+	s := fmt.Sprintf("%s %d", exMoveNames[m&0xff>>1], m&1)
+	if m>>8 != 0 {
+		s += fmt.Sprintf(" kind %d, PSN %d of %d", m>>8/exForgePSNs, m>>8%exForgePSNs, exForgePSNs)
+	}
+	return s
+}
 
 func exTime(ns int64) time.Time { return time.Unix(1000, ns) }
 
@@ -179,19 +205,12 @@ func (s *exScenario) start() *exWorld {
 		}
 		n.q, err = qp.New(cfg)
 		exMust(err)
-		n.nak, n.rnr, n.maxCredit = -1, -1, -1
-		n.newest = exFirst - 1
+		for j := range exLong {
+			m.region[exWriteOff+j] = exByte(0, j)
+		}
 	}
 	for i := range w.nodes {
-		n, e := &w.nodes[i], s.ends[i]
-		maxRd := e.maxRd
-		if maxRd == 0 {
-			maxRd = 2
-		}
-		a := qp.Attr{PKey: 0xffff, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic, PathMTU: exMTU,
-			DestQPN: uint32(2 - i), RQPSN: exFirst, SQPSN: exFirst, MaxDestRdAtomic: 2, MaxRdAtomic: maxRd,
-			MinRNRTimer: 1, Timeout: e.timeout, RetryCnt: e.retryCnt, RNRRetry: 7}
-		exConnect(n.q, s.typ, &a)
+		s.connect(w, i)
 		for range s.recvs[i] {
 			exMust(s.apply(w, exPostRecv|explore.Move(i)))
 		}
@@ -213,6 +232,51 @@ func (s *exScenario) selectiveOf(i int) qp.Selective {
 	return c
 }
 
+// exByte is byte j of what carries tag: a message, by its number from 1 on, the
+// connection that it was sent on and, from 0x80 on, whether its receiver has used it.
+func exByte(tag byte, j int) byte { return tag ^ byte(j*29) }
+
+// exFill fills b, which stands at offset at of a message.
+func exFill(b []byte, tag byte, at int) {
+	for j := range b {
+		b[j] = exByte(tag, at+j)
+	}
+}
+
+// exTag returns what b carries, and false when it is not one thing.
+func exTag(b []byte, at int) (byte, bool) {
+	tag := b[0] ^ exByte(0, at)
+	for j := range b {
+		if b[j] != exByte(tag, at+j) {
+			return 0, false
+		}
+	}
+	return tag, true
+}
+
+// tag is what message k of a connection carries.
+func (n *exNode) tag(k int) byte { return byte(n.gen)<<3 + byte(k+1) }
+
+// first is the first PSN of both ends on connection gen.
+func (n *exNode) first() psn.PSN { return exFirst.Add(int(n.gen) * exLater) }
+
+// connect takes end i, in Reset, to RTS and forgets what was before.
+func (s *exScenario) connect(w *exWorld, i int) {
+	n, e := &w.nodes[i], s.ends[i]
+	maxRd := e.maxRd
+	if maxRd == 0 {
+		maxRd = 2
+	}
+	n.nak, n.rnr, n.maxCredit, n.complete = -1, -1, -1, 0
+	n.newest, n.timeout, n.sums = n.first()-1, e.timeout, [2][exPSNs]uint32{}
+	n.posted, n.completed, n.recvPosted, n.recvDone, n.msgs = 0, 0, 0, 0, 0
+	n.broken, n.draining, n.drained, n.quiet, n.waiting, n.progress = false, false, false, false, false, 0
+	a := qp.Attr{PKey: 0xffff, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic, PathMTU: exMTU,
+		DestQPN: uint32(2 - i), RQPSN: n.first(), SQPSN: n.first(), MaxDestRdAtomic: 2, MaxRdAtomic: maxRd,
+		MinRNRTimer: 1, Timeout: e.timeout, RetryCnt: e.retryCnt, RNRRetry: 7}
+	exConnect(exTime(w.now), n.q, s.typ, &a)
+}
+
 func exMust(err error) {
 	if err != nil {
 		panic(err)
@@ -220,7 +284,7 @@ func exMust(err error) {
 }
 
 // exConnect takes q from Reset to RTS.
-func exConnect(q *qp.QP, typ qp.Type, a *qp.Attr) {
+func exConnect(now time.Time, q *qp.QP, typ qp.Type, a *qp.Attr) {
 	init := qp.AttrState | qp.AttrPKey | qp.AttrAccess
 	rtr := qp.AttrState | qp.AttrAH | qp.AttrPathMTU | qp.AttrDestQPN | qp.AttrRQPSN
 	rts := qp.AttrState | qp.AttrSQPSN
@@ -233,7 +297,7 @@ func exConnect(q *qp.QP, typ qp.Type, a *qp.Attr) {
 		m qp.AttrMask
 	}{{qp.Init, init}, {qp.RTR, rtr}, {qp.RTS, rts}} {
 		a.State = step.s
-		exMust(q.Modify(exTime(0), a, step.m))
+		exMust(q.Modify(now, a, step.m))
 	}
 }
 
@@ -270,11 +334,30 @@ func (s *exScenario) moves(w *exWorld, to []explore.Move) []explore.Move {
 		if s.late && n.q.Pending(qp.PendingSendCompletion|qp.PendingRecvCompletion) != 0 {
 			to = append(to, exPoll|e)
 		}
-		if s.drain && i == 0 && !n.draining {
+		if s.drain && i == 0 && n.q.State() == qp.RTS && w.left.modify > 0 {
 			to = append(to, exDrain|e)
 		}
+		if n.q.State() == qp.SQD {
+			to = append(to, exResume|e)
+			if s.attrs && w.left.modify > 0 {
+				to = append(to, exSetAttr|e)
+			}
+		}
+		if s.kill && w.left.modify > 0 && n.q.State() != qp.Error {
+			to = append(to, exKill|e)
+		}
+		if s.reset && (w.left.modify > 0 && n.gen == 0 || n.gen < w.nodes[1-i].gen) {
+			to = append(to, exReset|e)
+		}
 		if w.left.forge > 0 && !n.broken {
-			to = append(to, exForgeAck|e, exForgeNak|e, exForgeRNR|e)
+			switch {
+			case !s.forge:
+				to = append(to, exForgeAck|e, exForgeNak|e, exForgeRNR|e)
+			case i == 0:
+				for k := range explore.Move(exForgeKinds * exForgePSNs) {
+					to = append(to, exForge|k<<8|e)
+				}
+			}
 		}
 	}
 	if (idle || w.left.early > 0 || s.waits(w)) && s.deadline(w) != 0 {
@@ -311,7 +394,7 @@ func (s *exScenario) apply(w *exWorld, m explore.Move) error {
 	i := int(m & 1)
 	n, d, peer := &w.nodes[i], &w.wire[i], &w.nodes[1-i]
 	now := exTime(w.now)
-	switch m &^ 1 {
+	switch m & 0xfe {
 	case exEmit:
 		if err := s.emit(w, i); err != nil {
 			return err
@@ -365,17 +448,46 @@ func (s *exScenario) apply(w *exWorld, m explore.Move) error {
 			return err
 		}
 	case exDrain:
-		exMust(n.q.Modify(now, &qp.Attr{State: qp.SQD}, qp.AttrState))
-		n.draining, n.quiet = true, false
+		w.left.modify--
+		s.modify(w, i, &qp.Attr{State: qp.SQD}, qp.AttrState, "state=SQD")
+		n.draining = true
+	case exResume:
+		n.draining, n.drained = false, false
+		s.modify(w, i, &qp.Attr{State: qp.RTS}, qp.AttrState, "state=RTS")
+	case exSetAttr:
+		w.left.modify--
+		n.timeout = min(n.timeout, 9)
+		s.modify(w, i, &qp.Attr{Timeout: 9, RetryCnt: 6, MaxRdAtomic: 1, MinRNRTimer: 2},
+			qp.AttrTimeout|qp.AttrRetryCnt|qp.AttrMaxRdAtomic|qp.AttrMinRNRTimer, "timeout=9 retry_cnt=6 max_rd_atomic=1 min_rnr_timer=2")
+	case exKill:
+		w.left.modify--
+		n.broken = true
+		s.modify(w, i, &qp.Attr{State: qp.Error}, qp.AttrState, "state=ERR")
+	case exReset:
+		w.left.modify--
+		w.mixed = true
+		s.modify(w, i, &qp.Attr{}, qp.AttrState, "state=RESET")
+		n.lost[0], n.gen = n.posted, n.gen+1
+		s.connect(w, i)
+		if s.log != nil {
+			s.log[i].reconnect(w.now, s, i, n.first())
+		}
+		for range s.recvs[i] {
+			if err := s.apply(w, exPostRecv|explore.Move(i)); err != nil {
+				return err
+			}
+		}
+	case exForge:
+		return s.forged(w, i, int(m>>8))
 	case exForgeAck, exForgeNak, exForgeRNR:
 		w.left.forge--
 		n.quiet = false
 		p := exPacket{}
 		p.p.Opcode, p.p.DestQP, p.p.PKey, p.p.PSN = bth.RC.Opcode(bth.Acknowledge), n.q.Num(), 0xffff, n.newest.Add(3)
 		p.p.AETH = aeth.Header{Syndrome: aeth.AckSyndrome(aeth.NoCredits), MSN: uint32(n.posted + 1)}
-		if m&^1 == exForgeNak {
+		if m&0xfe == exForgeNak {
 			p.p.AETH.Syndrome = aeth.NakSyndrome(aeth.NakPSNSequenceError)
-		} else if m&^1 == exForgeRNR {
+		} else if m&0xfe == exForgeRNR {
 			p.p.AETH.Syndrome = aeth.RNRSyndrome(5)
 		}
 		v := n.q.HandlePacket(now, &p.p, nil)
@@ -386,6 +498,12 @@ func (s *exScenario) apply(w *exWorld, m explore.Move) error {
 			return fmt.Errorf("RQ-22: a response to PSN %v, which was never sent, is %v", p.p.PSN, v)
 		}
 	}
+	return s.after(w)
+}
+
+// after takes what is complete, unless the applications are late, and looks at the
+// memory.
+func (s *exScenario) after(w *exWorld) error {
 	if !s.late {
 		for e := range w.nodes {
 			if err := s.poll(w, e, exOps+exRecvs); err != nil {
@@ -394,6 +512,86 @@ func (s *exScenario) apply(w *exWorld, m explore.Move) error {
 		}
 	}
 	return s.memory(w)
+}
+
+func (s *exScenario) modify(w *exWorld, i int, a *qp.Attr, m qp.AttrMask, story string) {
+	exMust(w.nodes[i].q.Modify(exTime(w.now), a, m))
+	w.nodes[i].quiet = false
+	if s.log != nil {
+		s.log[i].line(w.now, "modify %s", story)
+	}
+}
+
+// Forged responses: their kinds, and their PSNs from the newest request's on.
+const (
+	exForgePSNs  = 4 // three before the next that was never sent, and that
+	exForgeKinds = 15
+)
+
+// forged hands a response to end i that its peer never sent. What was never sent must
+// not be acknowledged by it, and a reserved syndrome changes nothing; otherwise the
+// end may believe it, and only what it owes its peer is checked.
+func (s *exScenario) forged(w *exWorld, i, what int) error {
+	w.left.forge--
+	n := &w.nodes[i]
+	n.quiet = false
+	var buf [exMTU]byte
+	p := bth.Packet{}
+	ack := func(a aeth.Syndrome) { p.Opcode, p.AETH.Syndrome = bth.RC.Opcode(bth.Acknowledge), a }
+	read := func(op bth.Operation, size int) {
+		p.Opcode, p.AETH.Syndrome = bth.RC.Opcode(op), aeth.AckSyndrome(aeth.NoCredits)
+		exFill(buf[:size], exUsed-1, 0)
+		p.SetPayload(buf[:size])
+	}
+	p.DestQP, p.PKey, p.AETH.MSN = n.q.Num(), 0xffff, uint32(n.posted)
+	p.PSN = n.newest.Add(what%exForgePSNs - exForgePSNs + 2)
+	switch what / exForgePSNs {
+	case 0:
+		ack(aeth.AckSyndrome(aeth.NoCredits))
+	case 1:
+		ack(aeth.AckSyndrome(0)) // no more receives
+	case 2:
+		ack(aeth.AckSyndrome(aeth.CreditsFor(3)))
+		p.AETH.MSN = 0
+	case 3:
+		ack(aeth.RNRSyndrome(1))
+	case 4:
+		ack(aeth.NakSyndrome(aeth.NakPSNSequenceError))
+	case 5:
+		ack(aeth.NakSyndrome(aeth.NakInvalidRequest))
+	case 6:
+		ack(aeth.NakSyndrome(aeth.NakRemoteAccessError))
+	case 7:
+		ack(aeth.NakSyndrome(31))
+	case 8:
+		ack(0x80 | aeth.AckSyndrome(aeth.NoCredits))
+	case 9:
+		read(bth.ReadResponseFirst, exMTU)
+	case 10:
+		read(bth.ReadResponseMiddle, exMTU)
+		p.AETH = aeth.Header{}
+	case 11:
+		read(bth.ReadResponseLast, exLong-exMTU)
+	case 12:
+		read(bth.ReadResponseOnly, 4)
+	case 13:
+		read(bth.ReadResponseOnly, 5) // longer than what anybody asked for
+	case 14:
+		read(bth.AtomicAcknowledge, 0)
+		p.AtomicAckETH.Orig = 1 << 40
+	}
+	v := n.q.HandlePacket(exTime(w.now), &p, nil)
+	if s.log != nil {
+		s.log[i].in(w.now, &p, v)
+	}
+	switch {
+	case what%exForgePSNs == exForgePSNs-1 && v != qp.Unsent:
+		return fmt.Errorf("RQ-22: %v for PSN %v, which was never sent, is %v", p.Opcode, p.PSN, v)
+	case (what/exForgePSNs == 7 || what/exForgePSNs == 8) && v != qp.Reserved && v != qp.Unsent:
+		return fmt.Errorf("RQ-30: a reserved syndrome is %v", v)
+	}
+	w.fake = w.fake || v != qp.Unsent && v != qp.Reserved
+	return s.after(w)
 }
 
 // tick lets time pass up to the first deadline.
@@ -408,10 +606,10 @@ func (s *exScenario) tick(w *exWorld) error {
 		if t, ok := n.q.Deadline(); ok && !t.After(exTime(w.now)) {
 			return fmt.Errorf("end %d: the deadline after Tick is not later than now", e)
 		}
-		n.quiet, n.waiting = false, n.waiting && s.after(w, e)
+		n.quiet, n.waiting = false, n.waiting && s.beyond(w, e)
 		if c := n.q.Counters().LocalAckTimeoutErr; c != n.timeouts {
 			n.timeouts = c
-			if least := int64(4096) << s.ends[e].timeout; w.now-n.progress < least && n.progress != 0 {
+			if least := int64(4096) << n.timeout; w.now-n.progress < least && n.progress != 0 {
 				return fmt.Errorf("RQ-31: end %d: the timer fired %d ns after progress, want %d", e, w.now-n.progress, least)
 			}
 		}
@@ -419,8 +617,8 @@ func (s *exScenario) tick(w *exWorld) error {
 	return nil
 }
 
-// after reports whether the deadline of end i is later than now.
-func (s *exScenario) after(w *exWorld, i int) bool {
+// beyond reports whether the deadline of end i is later than now.
+func (s *exScenario) beyond(w *exWorld, i int) bool {
 	t, ok := w.nodes[i].q.Deadline()
 	return ok && t.After(exTime(w.now))
 }
@@ -433,9 +631,7 @@ func (s *exScenario) wr(w *exWorld, i, k int) qp.SendWR {
 	if k == len(s.ops[i])-1 {
 		wr.Flags = qp.Signaled
 	}
-	for j := range buf {
-		buf[j] = byte(k + 1)
-	}
+	exFill(buf, w.nodes[i].tag(k), 0)
 	switch op {
 	case exSendLong, exWriteLong, exReadLong:
 		wr.Local = buf
@@ -480,9 +676,17 @@ func (s *exScenario) emit(w *exWorld, i int) error {
 		if n.newest.Before(end) {
 			n.newest = end
 		}
+		if err := n.same(0, p, n.first()); err != nil {
+			return fmt.Errorf("RQ-16: end %d: %w", i, err)
+		}
 	case p.Opcode.Operation() == bth.Acknowledge || p.Opcode.Ext()&bth.HasAETH != 0:
-		if int(p.AETH.MSN) > w.nodes[1-i].posted && !s.busy && !s.selects(p) {
-			return fmt.Errorf("RS-13: end %d sends MSN %d, of %d messages", i, p.AETH.MSN, w.nodes[1-i].posted)
+		if posted := w.nodes[1-i].postedOn(n.gen); int(p.AETH.MSN) > posted && !s.busy && !s.selects(p) {
+			return fmt.Errorf("RS-13: end %d sends MSN %d, of %d messages", i, p.AETH.MSN, posted)
+		}
+		if p.Opcode.Operation() != bth.Acknowledge {
+			if err := n.same(1, p, n.first()); err != nil {
+				return fmt.Errorf("RS-22: end %d: %w", i, err)
+			}
 		}
 		switch p.AETH.Syndrome.Kind() {
 		case aeth.Nak:
@@ -499,6 +703,51 @@ func (s *exScenario) emit(w *exWorld, i int) error {
 		}
 	}
 	w.wire[i].push(p)
+	return nil
+}
+
+// postedOn returns how many messages the end posted on connection gen.
+func (n *exNode) postedOn(gen int8) int {
+	switch {
+	case n.gen == gen:
+		return n.posted
+	case n.gen > gen:
+		return n.lost[0]
+	}
+	return 0
+}
+
+// same checks that what is sent again at a PSN is what was sent first: opcode,
+// headers and payload. A READ may be resumed in its middle, but ends where it did.
+func (n *exNode) same(side int, p *bth.Packet, first psn.PSN) error {
+	at := p.PSN.Diff(first)
+	if at < 0 || at >= exPSNs {
+		return nil
+	}
+	h := uint32(2166136261)
+	mix := func(v uint64) {
+		for range 8 {
+			h = (h ^ uint32(v&0xff)) * 16777619
+			v >>= 8
+		}
+	}
+	if op := p.Opcode.Operation(); op == bth.ReadRequest {
+		mix(p.RETH.VA + uint64(p.RETH.DMALen))
+	} else if side == 0 || op == bth.AtomicAcknowledge {
+		mix(uint64(p.Opcode)<<32 | uint64(p.ImmDt.Imm))
+		mix(p.RETH.VA ^ uint64(p.RETH.DMALen)<<32)
+		mix(p.AtomicETH.VA ^ p.AtomicETH.SwapAdd<<32)
+		mix(p.AtomicAckETH.Orig)
+	}
+	for _, b := range p.Payload {
+		h = (h ^ uint32(b)) * 16777619
+	}
+	h |= 1
+	if sum := &n.sums[side][at]; *sum == 0 {
+		*sum = h
+	} else if *sum != h {
+		return fmt.Errorf("%v at PSN %v differs from what was sent before", p.Opcode, p.PSN)
+	}
 	return nil
 }
 
@@ -569,7 +818,7 @@ func (s *exScenario) deliver(w *exWorld, i int, p *exPacket) error {
 			}
 		}
 	}
-	if v == qp.Refused || v == qp.Invalid || v == qp.WrongSide || v == qp.Reserved || v == qp.Unsent {
+	if v == qp.Refused && !w.fake || v == qp.Invalid || v == qp.WrongSide || v == qp.Reserved || v == qp.Unsent && !w.mixed {
 		return fmt.Errorf("end %d: a packet that the other end sent is %v", i, v)
 	}
 	return nil
@@ -593,6 +842,7 @@ func (s *exScenario) poll(w *exWorld, i, most int) error {
 			if err := s.done(w, i, n.completed); err != nil && c.Status == qp.Success {
 				return fmt.Errorf("end %d, request %d: %w", i, n.completed, err)
 			}
+			exFill(w.mem[i].data[n.completed][:], exUsed, 0)
 			n.completed++
 		}
 		if int(c.ID) != n.completed {
@@ -605,13 +855,19 @@ func (s *exScenario) poll(w *exWorld, i, most int) error {
 				return fmt.Errorf("end %d: request %d ends with %v", i, k, c.Status)
 			}
 			n.broken = true
+			exFill(w.mem[i].data[k][:], exUsed, 0)
 			continue
 		}
-		if n.broken {
+		if n.broken && n.q.State() != qp.Error {
 			return fmt.Errorf("EE-1: end %d: request %d succeeds after one that failed", i, k)
 		}
-		if err := s.done(w, i, k); err != nil {
-			return fmt.Errorf("end %d, request %d: %w", i, k, err)
+		if !(w.fake && i == 0) {
+			if err := s.done(w, i, k); err != nil {
+				return fmt.Errorf("end %d, request %d: %w", i, k, err)
+			}
+		}
+		if !s.busy {
+			exFill(w.mem[i].data[k][:], exUsed, 0) // its application uses it again
 		}
 	}
 	for range most {
@@ -629,6 +885,7 @@ func (s *exScenario) poll(w *exWorld, i, most int) error {
 				return fmt.Errorf("end %d, receive %d: %w", i, c.ID, err)
 			}
 		}
+		exFill(w.mem[i].recv[c.ID][:], exUsed, 0)
 		n.recvDone++
 	}
 	var ev qp.Event
@@ -656,7 +913,7 @@ func (s *exScenario) received(w *exWorld, i int, c *qp.Completion) error {
 		}
 	}
 	if s.typ == qp.UC { // messages may be lost: the contents say which it is
-		k = int(w.mem[i].recv[c.ID][0]) - 1
+		k = int(w.mem[i].recv[c.ID][0]^exByte(0, 0)) - 1
 		if c.Op == qp.OpRecvWrite {
 			k = int(c.Imm) - 1
 		}
@@ -665,7 +922,7 @@ func (s *exScenario) received(w *exWorld, i int, c *qp.Completion) error {
 		}
 		n.msgs = k // one is added below
 	}
-	if k < 0 || k >= w.nodes[1-i].posted {
+	if k < 0 || k >= w.nodes[1-i].postedOn(n.gen) {
 		return fmt.Errorf("EE-2: a message too many")
 	}
 	n.msgs++
@@ -673,6 +930,10 @@ func (s *exScenario) received(w *exWorld, i int, c *qp.Completion) error {
 	if op == exWriteImm {
 		if c.Op != qp.OpRecvWrite || c.Imm != uint32(k+1) {
 			return fmt.Errorf("EE-2: %v with %d, want a WRITE with %d", c.Op, c.Imm, k+1)
+		}
+		// The application uses what it was told of. The WRITE must not come again.
+		if b := w.mem[i].region[exWriteOff:][:4]; b[0]^exByte(0, 0) == n.tag(k) {
+			exFill(b, 0x80|n.tag(k), 0)
 		}
 		return nil
 	}
@@ -683,10 +944,8 @@ func (s *exScenario) received(w *exWorld, i int, c *qp.Completion) error {
 	if int(c.ByteLen) != want {
 		return fmt.Errorf("EE-2: %d bytes, want %d", c.ByteLen, want)
 	}
-	for _, b := range w.mem[i].recv[c.ID][:want] {
-		if b != byte(k+1) {
-			return fmt.Errorf("EE-2: data of message %d, want %d", int(b)-1, k)
-		}
+	if tag, ok := exTag(w.mem[i].recv[c.ID][:want], 0); !ok || tag != n.tag(k) {
+		return fmt.Errorf("EE-2: data of message %#x (of one only: %t), want %#x", tag, ok, n.tag(k))
 	}
 	return nil
 }
@@ -719,7 +978,7 @@ func (s *exScenario) done(w *exWorld, i, k int) error {
 			return fmt.Errorf("RS-16: the word was %d, want %d", v, before)
 		}
 	case exWrite, exWriteLong, exWriteImm:
-		if far[exWriteOff] < byte(k+1) || op == exWriteLong && far[exWriteOff+exMTU] < byte(k+1) {
+		if far[exWriteOff]^exByte(0, 0)&0x7f < w.nodes[i].tag(k) || op == exWriteLong && far[exWriteOff+exMTU]^exByte(0, exMTU) < w.nodes[i].tag(k) {
 			return fmt.Errorf("EE-2: complete, and the data is not there")
 		}
 	case exSend, exSendLong:
@@ -729,23 +988,40 @@ func (s *exScenario) done(w *exWorld, i, k int) error {
 				took++
 			}
 		}
-		if !s.late && w.nodes[1-i].msgs < took && !w.nodes[1-i].broken {
+		if !s.late && w.nodes[1-i].msgs < took && !w.nodes[1-i].broken && w.nodes[0].gen == w.nodes[1].gen {
 			return fmt.Errorf("EE-2: complete, and %d of %d messages were received", w.nodes[1-i].msgs, took)
 		}
 	}
 	return nil
 }
 
-// memory checks that nothing is written twice with other data, and that ATOMICs
-// are executed once.
+// exCells are the parts of the memory that WRITEs go to which one WRITE writes whole:
+// the short ones only the first.
+var exCells = [3][2]int{{0, 4}, {4, exMTU}, {exMTU, exLong}}
+
+// memory checks that nothing is written twice with other data, nor again after its
+// application used it, that ATOMICs are executed once, and that buffers which their
+// applications got back stay as these left them.
 func (s *exScenario) memory(w *exWorld) error {
 	for i := range w.nodes {
 		n, m := &w.nodes[i], &w.mem[i].region
-		at := [2]byte{m[exWriteOff], m[exWriteOff+exMTU]}
-		if at[0] < n.seen[0] || at[1] < n.seen[1] {
-			return fmt.Errorf("EE-2: end %d: an older WRITE was executed after a newer one", i)
+		for c, span := range exCells {
+			tag, ok := exTag(m[exWriteOff+span[0]:exWriteOff+span[1]], span[0])
+			if !ok {
+				return fmt.Errorf("EE-2: end %d: WRITEs are mixed up at %d", i, span[0])
+			}
+			old := n.seen[c]
+			if tag == old {
+				continue
+			}
+			if tag&0x7f < old&0x7f || tag&0x7f == old&0x7f && tag < old {
+				return fmt.Errorf("EE-2: end %d: WRITE %#x was executed after %#x, in cell %d", i, tag, old, c)
+			}
+			if gen := tag & 0x7f >> 3; gen != byte(n.gen) {
+				return fmt.Errorf("EE-2: end %d: a WRITE of connection %d is executed on connection %d", i, gen, n.gen)
+			}
+			n.seen[c] = tag
 		}
-		n.seen = at
 		word, adds := binary.LittleEndian.Uint64(m[exWordOff:]), uint64(0)
 		for _, o := range s.ops[1-i][:w.nodes[1-i].posted] {
 			if o == exFetchAdd {
@@ -756,9 +1032,26 @@ func (s *exScenario) memory(w *exWorld) error {
 			return fmt.Errorf("RS-16: end %d: the word is %d after %d, with %d ATOMICs posted", i, word, n.word, adds)
 		}
 		n.word = word
+		for k := range n.completed {
+			if !s.busy && !exIsUsed(&w.mem[i].data[k]) {
+				return fmt.Errorf("EE-2: end %d: the buffer of request %d is written to after its completion", i, k)
+			}
+		}
+		for k := range n.recvDone {
+			if n.srq == nil && !exIsUsed(&w.mem[i].recv[k]) {
+				return fmt.Errorf("EE-2: end %d: receive %d is written to after its completion", i, k)
+			}
+		}
 	}
 	return nil
 }
+
+var exUsedBuffer = func() (b [exLong]byte) {
+	exFill(b[:], exUsed, 0)
+	return b
+}()
+
+func exIsUsed(b *[exLong]byte) bool { return *b == exUsedBuffer }
 
 func (d *exDirection) push(p *bth.Packet) {
 	to := &d.q[d.n]

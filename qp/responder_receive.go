@@ -36,8 +36,8 @@ func (r *Responder) handle(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 		r.counters.WrongSide++
 		return r.drop(WrongSide, WhyWrongSide)
 	}
-	if r.mode == idle || r.mode == broken {
-		r.counters.Inactive++ // rules RS-18, RS-19
+	if r.mode == broken {
+		r.counters.Inactive++ // rule RS-18; before Connect no P_Key matches
 		return r.drop(Inactive, WhyState)
 	}
 	r.established = true

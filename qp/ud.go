@@ -14,9 +14,6 @@ const MulticastQPN = 0xffffff
 // the caller to know.
 func (r *Responder) handleUD(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	switch {
-	case r.mode == idle || r.mode == broken:
-		r.counters.Inactive++
-		return r.drop(Inactive, WhyState)
 	case p.DETH.QKey != r.attr.QKey:
 		r.counters.QKeyViolations++
 		return r.drop(Invalid, WhyQKey)

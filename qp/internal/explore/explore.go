@@ -5,6 +5,7 @@ package explore
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -62,71 +63,135 @@ type frame[W any] struct {
 	next  int
 }
 
-// Run goes through the states of m, depth first, each once, until limit are seen.
-// The error is a *Counterexample, as short as leaving out moves makes it.
+// path is the way to a state: moves from the first one, then frames, each a move
+// from the one before.
+type path[W any] struct {
+	before []Move
+	frames []frame[W]
+	n      int
+}
+
+// moves returns those that lead to the last frame.
+func (p *path[W]) moves() []Move {
+	to := slices.Clone(p.before)
+	for _, f := range p.frames[:max(p.n-1, 0)] {
+		to = append(to, f.moves[f.next-1])
+	}
+	return to
+}
+
+// open returns the first frame that has moves left, or -1.
+func (p *path[W]) open() int {
+	for i, f := range p.frames[:p.n] {
+		if f.next < len(f.moves) {
+			return i
+		}
+	}
+	return -1
+}
+
+// push makes room for another frame and returns it.
+func (p *path[W]) push() *frame[W] {
+	if p.n == len(p.frames) {
+		p.frames = append(p.frames, frame[W]{})
+	}
+	p.n++
+	return &p.frames[p.n-1]
+}
+
+// run is a Run under way.
+type run[W any] struct {
+	m     *Model[W]
+	r     Result
+	seen  *set
+	trial Copy[W]
+	rng   *rand.Rand
+	paths []*path[W]
+}
+
+// Run goes through the states of m, each once, until limit are seen: depth first in
+// an order by chance, the same one each time, and now and then again from a state as
+// near to the first one as there is with moves left, so that what is seen is spread
+// where it is not all. The error is a *Counterexample, as short as leaving out moves
+// makes it.
 func Run[W any](m *Model[W], limit int) (Result, error) {
-	var (
-		r     Result
-		seen  = newSet()
-		stack []frame[W]
-		trial Copy[W]
-		depth int
-	)
-	// enter looks at the state in stack[depth], and reports whether it is new.
-	enter := func() (bool, error) {
-		f := &stack[depth]
-		if !seen.add(m.Graph.Fingerprint(f.copy.W, m.Now(f.copy.W))) {
-			return false, nil
-		}
-		r.States++
-		r.Depth = max(r.Depth, depth)
-		m.Graph.CopyFrom(&trial, f.copy.W)
-		if err := m.Finish(trial.W); err != nil {
-			return true, err
-		}
-		f.moves, f.next = m.Moves(f.copy.W, f.moves[:0]), 0
-		return true, nil
+	x := run[W]{m: m, seen: newSet(), rng: rand.New(rand.NewPCG(1, 2)), paths: []*path[W]{{}}}
+	p := x.paths[0]
+	m.Graph.CopyFrom(&p.push().copy, m.Start())
+	if err := x.enter(p); err != nil {
+		return x.r, err
 	}
-	fail := func(err error) error {
-		c := &Counterexample{Err: err}
-		for _, f := range stack[:depth] {
-			c.Moves = append(c.Moves, f.moves[f.next-1])
-		}
-		return m.shorten(c)
-	}
-	stack = append(stack, frame[W]{})
-	m.Graph.CopyFrom(&stack[0].copy, m.Start())
-	if _, err := enter(); err != nil {
-		return r, fail(err)
-	}
-	for depth >= 0 && r.States < limit {
-		f := &stack[depth]
-		if f.next == len(f.moves) {
-			depth--
+	quota := max(limit/64, 200)
+	for turn := quota; x.r.States < limit; {
+		if p.n == 0 {
+			x.paths = slices.DeleteFunc(x.paths, func(o *path[W]) bool { return o == p })
+			if len(x.paths) == 0 {
+				x.r.Whole = true
+				break
+			}
+			p, turn = x.paths[len(x.paths)-1], x.r.States+quota
 			continue
 		}
-		mv := f.moves[f.next]
+		f := &p.frames[p.n-1]
+		if x.r.States >= turn {
+			turn += quota
+			if q, i := x.nearest(); q != nil {
+				p = &path[W]{before: (&path[W]{q.before, q.frames, i + 1}).moves()}
+				f = &q.frames[i]
+				p.before = append(p.before, f.moves[f.next])
+				x.paths = append(x.paths, p)
+			}
+		}
+		if f.next == len(f.moves) {
+			p.n--
+			continue
+		}
 		f.next++
-		if depth+1 == len(stack) {
-			stack = append(stack, frame[W]{})
-			f = &stack[depth]
+		mv, from := f.moves[f.next-1], f.copy.W
+		to := p.push()
+		m.Graph.CopyFrom(&to.copy, from)
+		x.r.Moves++
+		if err := m.Apply(to.copy.W, mv); err != nil {
+			return x.r, x.fail(p, err)
 		}
-		m.Graph.CopyFrom(&stack[depth+1].copy, f.copy.W)
-		depth++
-		r.Moves++
-		if err := m.Apply(stack[depth].copy.W, mv); err != nil {
-			return r, fail(err)
-		}
-		isNew, err := enter()
-		if err != nil {
-			return r, fail(err)
-		}
-		if !isNew {
-			depth--
+		if err := x.enter(p); err != nil {
+			return x.r, err
 		}
 	}
-	r.Whole = depth < 0
-	return r, nil
+	return x.r, nil
+}
+
+// enter looks at the last state of p, and leaves it when it is not new.
+func (x *run[W]) enter(p *path[W]) error {
+	m, f := x.m, &p.frames[p.n-1]
+	if !x.seen.add(m.Graph.Fingerprint(f.copy.W, m.Now(f.copy.W))) {
+		p.n--
+		return nil
+	}
+	x.r.States++
+	x.r.Depth = max(x.r.Depth, len(p.before)+p.n-1)
+	m.Graph.CopyFrom(&x.trial, f.copy.W)
+	if err := m.Finish(x.trial.W); err != nil {
+		return x.fail(p, err)
+	}
+	f.moves, f.next = m.Moves(f.copy.W, f.moves[:0]), 0
+	x.rng.Shuffle(len(f.moves), func(i, j int) { f.moves[i], f.moves[j] = f.moves[j], f.moves[i] })
+	return nil
+}
+
+// nearest returns the frame with moves left that is nearest to the first state.
+func (x *run[W]) nearest() (at *path[W], frame int) {
+	best := 0
+	for _, p := range x.paths {
+		if i := p.open(); i >= 0 && (at == nil || len(p.before)+i < best) {
+			at, frame, best = p, i, len(p.before)+i
+		}
+	}
+	return at, frame
+}
+
+func (x *run[W]) fail(p *path[W], err error) error {
+	return x.m.shorten(&Counterexample{Moves: p.moves(), Err: err})
 }
 
 // Replay makes the moves from the first state, leaving out those that cannot
