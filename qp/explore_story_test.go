@@ -194,18 +194,25 @@ func (s *exScenario) tell(moves []explore.Move, title string) [2]string {
 	if err != nil {
 		title += ": " + err.Error()
 	}
-	for i := range w.nodes { // what would come next, and what nobody looked at any more
-		q := w.nodes[i].q
-		for n := 0; n < 8 && q.NextPacket(exTime(w.now), &s.out); n++ {
-			s.log[i].out(w.now, &s.out)
+	for i := range w.nodes { // what nobody looked at any more, and what would come next
+		q, l := w.nodes[i].q, &s.log[i]
+		rest := func() {
+			for c := (qp.Completion{}); q.NextSendCompletion(&c) || q.NextRecvCompletion(&c); {
+				l.done(w.now, &c)
+			}
+			for ev := qp.Event(0); q.NextEvent(&ev); {
+				l.line(w.now, "event %v", ev)
+			}
 		}
-		for c := (qp.Completion{}); q.NextSendCompletion(&c) || q.NextRecvCompletion(&c); {
-			s.log[i].done(w.now, &c)
+		rest()
+		for n := 0; n < 20 && q.NextPacket(exTime(w.now), &s.out); n++ {
+			l.out(w.now, &s.out)
+			rest()
 		}
-		for ev := qp.Event(0); q.NextEvent(&ev); {
-			s.log[i].line(w.now, "event %v", ev)
-		}
-		s.log[i].line(w.now, "memory m addr=%#x 0x%x", exRegion+exWordOff, w.mem[i].region[exWordOff:])
+		l.line(w.now, "release")
+		n := q.Counters()
+		l.line(w.now, "counters LocalAckTimeoutErr=%d PacketSeqErr=%d DuplicateRequest=%d", n.LocalAckTimeoutErr, n.PacketSeqErr, n.DuplicateRequest)
+		l.line(w.now, "memory m addr=%#x 0x%x", exRegion+exWordOff, w.mem[i].region[exWordOff:])
 	}
 	return [2]string{s.log[0].script(title), s.log[1].script(title)}
 }

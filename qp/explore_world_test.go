@@ -589,6 +589,8 @@ func (s *exScenario) forged(w *exWorld, i, what int) error {
 		return fmt.Errorf("RQ-22: %v for PSN %v, which was never sent, is %v", p.Opcode, p.PSN, v)
 	case (what/exForgePSNs == 7 || what/exForgePSNs == 8) && v != qp.Reserved && v != qp.Unsent:
 		return fmt.Errorf("RQ-30: a reserved syndrome is %v", v)
+	case what/exForgePSNs == 13 && v == qp.Accepted:
+		return fmt.Errorf("RQ-25: a READ response longer than any READ is %v", v)
 	}
 	w.fake = w.fake || v != qp.Unsent && v != qp.Reserved
 	return s.after(w)

@@ -18,7 +18,7 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-var exploreStates = flag.Int("explore", 0, "TestExplorePair: most states, 0 for 10000")
+var exploreStates = flag.Int("explore", 0, "TestExplorePair: most states, 0 for 5000")
 
 // pauseWorld is a port with two UD QPs that send datagrams of two priorities, while
 // priorities are paused and released.
@@ -540,7 +540,7 @@ func TestExplorePair(t *testing.T) {
 		Start: pairStart, Moves: pairMoves, Apply: pairApply, Finish: pairFinish,
 		Now: func(w *pairWorld) int64 { return w.now + 1 }, // of the clocks, which begin at 1
 	}
-	limit := 10000
+	limit := 5000
 	if testing.Short() {
 		limit = 300
 	}
