@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp"
@@ -192,6 +193,7 @@ type pairFrame struct {
 type pairQP struct {
 	posted, done int8
 	got          int8 // messages received
+	asked        bool // a request of it was sent
 }
 
 type pairWorld struct {
@@ -406,6 +408,14 @@ func pairSend(w *pairWorld, i int) (bool, error) {
 	if prio := b[15] >> 5; w.paused[i]>>prio&1 != 0 { // its DSCP
 		return true, fmt.Errorf("port %d sends priority %d, of which %08b are paused", i, prio, w.paused[i])
 	}
+	const ibta = 14 + 20 + 8 // where the BTH begins
+	if bth.Opcode(b[ibta]).Class() == bth.Request {
+		for j, q := range w.qs[1-i] {
+			if q.Num() == uint32(b[ibta+5])<<16|uint32(b[ibta+6])<<8|uint32(b[ibta+7]) {
+				w.app[i][j].asked = true
+			}
+		}
+	}
 	return true, nil
 }
 
@@ -456,15 +466,15 @@ func pairPoll(w *pairWorld) error {
 // lost; in the end all do.
 func pairFinish(w *pairWorld) error {
 	w.drops, w.dup, w.pauses = 0, 0, 0
-	for k := range pairPosts * 4 {
-		if i, j := k&1, k>>1&1; w.app[i][j].posted < pairPosts {
-			if err := pairApply(w, pairPost|explore.Move(j)<<1|explore.Move(i)); err != nil {
-				return err
-			}
-		}
-	}
 	for _, open := range []bool{false, true} {
-		if open {
+		if open { // posting wakes a QP that sleeps: only now
+			for k := range pairPosts * 4 {
+				if i, j := k&1, k>>1&1; w.app[i][j].posted < pairPosts {
+					if err := pairApply(w, pairPost|explore.Move(j)<<1|explore.Move(i)); err != nil {
+						return err
+					}
+				}
+			}
 			for i, p := range w.ports {
 				w.paused[i] = 0
 				p.SetPaused(0)
@@ -505,8 +515,11 @@ func pairFinish(w *pairWorld) error {
 		both := w.paused[0] | w.paused[1]
 		for i := range w.app {
 			for j, a := range w.app[i] {
-				if a.done != pairPosts && (open || !w.hurt && both&(1<<pairPriorities[j]|1<<pairAck) == 0) {
-					return fmt.Errorf("port %d: QP %d sleeps, of which nothing is paused: %d of %d requests are complete, %d ticks", i, j, a.done, pairPosts, ticks)
+				if !a.asked && a.posted != 0 && w.paused[i]>>pairPriorities[j]&1 == 0 {
+					return fmt.Errorf("port %d: QP %d sleeps on its first request, whose priority is not paused", i, j)
+				}
+				if a.done != a.posted && (open || !w.hurt && both&(1<<pairPriorities[j]|1<<pairAck) == 0) {
+					return fmt.Errorf("port %d: QP %d sleeps, of which nothing is paused: %d of %d requests are complete, %d ticks", i, j, a.done, a.posted, ticks)
 				}
 			}
 		}

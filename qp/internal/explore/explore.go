@@ -80,16 +80,6 @@ func (p *path[W]) moves() []Move {
 	return to
 }
 
-// open returns the first frame that has moves left, or -1.
-func (p *path[W]) open() int {
-	for i, f := range p.frames[:p.n] {
-		if f.next < len(f.moves) {
-			return i
-		}
-	}
-	return -1
-}
-
 // push makes room for another frame and returns it.
 func (p *path[W]) push() *frame[W] {
 	if p.n == len(p.frames) {
@@ -99,6 +89,9 @@ func (p *path[W]) push() *frame[W] {
 	return &p.frames[p.n-1]
 }
 
+// left is a state with moves that were not made yet, by the way to it.
+type left struct{ before, moves []Move }
+
 // run is a Run under way.
 type run[W any] struct {
 	m     *Model[W]
@@ -106,7 +99,8 @@ type run[W any] struct {
 	seen  *set
 	trial Copy[W]
 	rng   *rand.Rand
-	paths []*path[W]
+	path  path[W]
+	left  [][]left // by depth
 }
 
 // Run goes through the states of m, each once, until limit are seen: depth first in
@@ -115,33 +109,23 @@ type run[W any] struct {
 // where it is not all. The error is a *Counterexample, as short as leaving out moves
 // makes it.
 func Run[W any](m *Model[W], limit int) (Result, error) {
-	x := run[W]{m: m, seen: newSet(), rng: rand.New(rand.NewPCG(1, 2)), paths: []*path[W]{{}}}
-	p := x.paths[0]
+	x := run[W]{m: m, seen: newSet(), rng: rand.New(rand.NewPCG(1, 2))}
+	p := &x.path
 	m.Graph.CopyFrom(&p.push().copy, m.Start())
-	if err := x.enter(p); err != nil {
+	if err := x.enter(); err != nil {
 		return x.r, err
 	}
-	quota := max(limit/64, 200)
+	quota := max(limit/2000, 20)
 	for turn := quota; x.r.States < limit; {
-		if p.n == 0 {
-			x.paths = slices.DeleteFunc(x.paths, func(o *path[W]) bool { return o == p })
-			if len(x.paths) == 0 {
+		if p.n == 0 || x.r.States >= turn {
+			turn = x.r.States + quota
+			x.park()
+			if !x.unpark() {
 				x.r.Whole = true
 				break
 			}
-			p, turn = x.paths[len(x.paths)-1], x.r.States+quota
-			continue
 		}
 		f := &p.frames[p.n-1]
-		if x.r.States >= turn {
-			turn += quota
-			if q, i := x.nearest(); q != nil {
-				p = &path[W]{before: (&path[W]{q.before, q.frames, i + 1}).moves()}
-				f = &q.frames[i]
-				p.before = append(p.before, f.moves[f.next])
-				x.paths = append(x.paths, p)
-			}
-		}
 		if f.next == len(f.moves) {
 			p.n--
 			continue
@@ -152,18 +136,19 @@ func Run[W any](m *Model[W], limit int) (Result, error) {
 		m.Graph.CopyFrom(&to.copy, from)
 		x.r.Moves++
 		if err := m.Apply(to.copy.W, mv); err != nil {
-			return x.r, x.fail(p, err)
+			return x.r, x.fail(err)
 		}
-		if err := x.enter(p); err != nil {
+		if err := x.enter(); err != nil {
 			return x.r, err
 		}
 	}
 	return x.r, nil
 }
 
-// enter looks at the last state of p, and leaves it when it is not new.
-func (x *run[W]) enter(p *path[W]) error {
-	m, f := x.m, &p.frames[p.n-1]
+// enter looks at the last state of the path, and leaves it when it is not new.
+func (x *run[W]) enter() error {
+	m, p := x.m, &x.path
+	f := &p.frames[p.n-1]
 	if !x.seen.add(m.Graph.Fingerprint(f.copy.W, m.Now(f.copy.W))) {
 		p.n--
 		return nil
@@ -172,26 +157,54 @@ func (x *run[W]) enter(p *path[W]) error {
 	x.r.Depth = max(x.r.Depth, len(p.before)+p.n-1)
 	m.Graph.CopyFrom(&x.trial, f.copy.W)
 	if err := m.Finish(x.trial.W); err != nil {
-		return x.fail(p, err)
+		return x.fail(err)
 	}
 	f.moves, f.next = m.Moves(f.copy.W, f.moves[:0]), 0
 	x.rng.Shuffle(len(f.moves), func(i, j int) { f.moves[i], f.moves[j] = f.moves[j], f.moves[i] })
 	return nil
 }
 
-// nearest returns the frame with moves left that is nearest to the first state.
-func (x *run[W]) nearest() (at *path[W], frame int) {
-	best := 0
-	for _, p := range x.paths {
-		if i := p.open(); i >= 0 && (at == nil || len(p.before)+i < best) {
-			at, frame, best = p, i, len(p.before)+i
+// park leaves the path, and keeps what is left to do on it.
+func (x *run[W]) park() {
+	p := &x.path
+	way := p.moves()
+	for i := range p.frames[:p.n] {
+		f, depth := &p.frames[i], len(p.before)+i
+		if f.next == len(f.moves) {
+			continue
 		}
+		for len(x.left) <= depth {
+			x.left = append(x.left, nil)
+		}
+		x.left[depth] = append(x.left[depth], left{way[:depth:depth], slices.Clone(f.moves[f.next:])})
 	}
-	return at, frame
+	p.n = 0
 }
 
-func (x *run[W]) fail(p *path[W], err error) error {
-	return x.m.shorten(&Counterexample{Moves: p.moves(), Err: err})
+// unpark goes on from the state nearest to the first one that has moves left, and
+// reports false when there is none.
+func (x *run[W]) unpark() bool {
+	depth := slices.IndexFunc(x.left, func(l []left) bool { return len(l) != 0 })
+	if depth < 0 {
+		return false
+	}
+	l := x.left[depth][0]
+	x.left[depth] = x.left[depth][1:]
+	w := x.m.Start()
+	for _, mv := range l.before {
+		if err := x.m.Apply(w, mv); err != nil {
+			panic(fmt.Sprintf("explore: moves that were good are not: %v", err))
+		}
+	}
+	x.path.before = l.before
+	f := x.path.push()
+	x.m.Graph.CopyFrom(&f.copy, w)
+	f.moves, f.next = l.moves, 0
+	return true
+}
+
+func (x *run[W]) fail(err error) error {
+	return x.m.shorten(&Counterexample{Moves: x.path.moves(), Err: err})
 }
 
 // Replay makes the moves from the first state, leaving out those that cannot
