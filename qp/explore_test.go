@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	exploreStates  = flag.Int("explore", 0, "TestExplore: most states of each scenario, 0 for 5000")
+	exploreStates  = flag.Int("explore", 0, "TestExplore: most states of each scenario, 0 for 3000")
 	exploreStories = flag.String("explorestories", "", "TestExplore: folder for the scripts of counterexamples")
 )
 
@@ -213,9 +213,9 @@ func (s *exScenario) ended(w *exWorld) error {
 // of faults. From every state on, a good link must bring everything to its end.
 // Rules EE-1, EE-2, EE-3, RQ-09, RQ-15, RQ-22, RQ-31, RS-03, RS-13, RS-16.
 func TestExplore(t *testing.T) {
-	limit := 5000
+	limit := 3000
 	if testing.Short() {
-		limit = 1000
+		limit = 200
 	}
 	if *exploreStates != 0 {
 		limit = *exploreStates

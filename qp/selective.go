@@ -290,8 +290,8 @@ func (q *sendQueue) find(n psn.Seq) uint64 {
 // by less than size. None is held at top or after it, none is to be told before first,
 // and untold counts those to be told, and perhaps some that need it no more.
 type reorder struct {
-	slots      []heldPacket // ring
 	buf        []byte       // of each slot, maxPayload bytes
+	slots      []heldPacket // ring
 	size       uint32
 	untold     uint32
 	first, top psn.Seq
