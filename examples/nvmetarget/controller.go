@@ -102,6 +102,22 @@ func (c *controller) remove(q *queue) {
 	}
 }
 
+// fail ends a controller of which a queue pair has failed: the host hears of it from the
+// end of all its queues, and need not wait until a command is overdue.
+func (c *controller) fail() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end()
+}
+
+// end is fail with the lock held.
+func (c *controller) end() {
+	c.csts |= nvme.CSTSFatal
+	for _, q := range c.queues {
+		q.link.close()
+	}
+}
+
 // setAlive changes the keep-alive timeout.
 func (c *controller) setAlive(d time.Duration) {
 	c.mu.Lock()
@@ -128,9 +144,7 @@ func (c *controller) checkAlive() {
 		return
 	}
 	c.t.log.Warn("keep-alive timeout", "controller", c.id, "host", c.host.HostNQN, "silent", silent)
-	for _, q := range c.queues {
-		q.link.close()
-	}
+	c.end()
 }
 
 // park keeps an Asynchronous Event Request until there is an event, or returns false

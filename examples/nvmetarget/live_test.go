@@ -23,6 +23,7 @@ import (
 
 var (
 	update = flag.Bool("update", false, "write INTEROP.md")
+	speed  = flag.Bool("throughput", false, "compare the speed with Linux's target, in a second guest")
 	keep   = flag.String("keep", "", "keep captures and the guest's console in this folder")
 )
 
@@ -197,6 +198,9 @@ func TestInterop(t *testing.T) {
 		t.Run("behaviours", l.behaviours)
 	}
 	t.Run("restart", l.restart)
+	if !testing.Short() {
+		t.Run("recovery", l.recovery)
+	}
 	t.Run("initiator", l.initiator)
 	t.Run("captures", l.judged)
 	if *update && !testing.Short() {
@@ -207,7 +211,7 @@ func TestInterop(t *testing.T) {
 // whole keeps the host from commands of several pages. With nvme-rdma's register_always=N
 // it then registers no memory by work requests: rdma_rxe does those once more when it
 // sends what is before them again, finds the key in use, and gives the queue pair up, so
-// that the host must reconnect for each packet lost on its side. TestRecovery has that.
+// that the host must reconnect for each packet lost on its side: recovery has that.
 func (l *lab) whole(t *testing.T) { l.sh(t, "echo 4 >/sys/block/nvme0n1/queue/max_sectors_kb") }
 
 // disk makes a file system, copies a tree to it, has fio write and verify, and finds
@@ -282,17 +286,25 @@ func (l *lab) restart(t *testing.T) {
 	require.NotRegexp(t, `BUG:|WARNING:|Call Trace|I/O error|EXT4-fs error`, out)
 }
 
+// recovery has fio write and verify with the defaults of nvme-rdma, where lost packets
+// make the driver's queue pairs fail: the host reconnects, does its commands again, and
+// the data are right.
+func (l *lab) recovery(t *testing.T) {
+	l.start(t, "recovery", "-size", "32M", "-faults", "loss=1,duplicate=1,reorder=1", "-v")
+	l.connect(t, ip4)
+	l.fio(t, "random", "--size=1m --rw=randrw --iodepth=16 --bssplit=512/40:4k/40:64k/20")
+	l.sh(t, "nvme disconnect -n %s", liveNQN)
+	l.stop(t, syscall.SIGINT)
+	out := l.sh(t, "dmesg -c")
+	t.Logf("%d reconnections", strings.Count(out, "Successfully reconnected"))
+	require.NotRegexp(t, `BUG:|WARNING:|Call Trace|I/O error`, out)
+}
+
 // initiator has nvmehost write and compare on Linux's own target: null_blk with memory
 // behind nvmet-rdma; without faults and with them, IPv4 and IPv6. Then the target is
 // taken away in the middle.
 func (l *lab) initiator(t *testing.T) {
-	l.sh(t, "modprobe -a nvmet-rdma; modprobe null_blk nr_devices=1 gb=1 memory_backed=1 bs=512; "+
-		"[ -d /sys/kernel/config/nvmet ] || mount -t configfs none /sys/kernel/config; cd /sys/kernel/config/nvmet; "+
-		"mkdir -p subsystems/%[1]s/namespaces/1; echo 1 >subsystems/%[1]s/attr_allow_any_host; "+
-		"echo /dev/nullb0 >subsystems/%[1]s/namespaces/1/device_path; echo 1 >subsystems/%[1]s/namespaces/1/enable; "+
-		"for p in 1 2; do mkdir -p ports/$p; echo rdma >ports/$p/addr_trtype; echo 4420 >ports/$p/addr_trsvcid; done; "+
-		"echo ipv4 >ports/1/addr_adrfam; echo 192.0.2.2 >ports/1/addr_traddr; echo ipv6 >ports/2/addr_adrfam; echo 2001:db8::2 >ports/2/addr_traddr; "+
-		"for p in 1 2; do ln -s /sys/kernel/config/nvmet/subsystems/%[1]s ports/$p/subsystems/%[1]s; done", nvmetNQN)
+	l.sh(t, "%s", serveNVMet("192.0.2.2", "2001:db8::2"))
 	host := func(t *testing.T, name string, args ...string) (string, error) {
 		l.runs++
 		out, err := exec.Command(l.dir+"/nvmehost", append(l.wire(name), args...)...).CombinedOutput()
@@ -323,3 +335,56 @@ func (l *lab) initiator(t *testing.T) {
 
 // nvmetNQN is Linux's subsystem.
 const nvmetNQN = "nqn.2014-08.org.nvmexpress:nvmet"
+
+// serveNVMet are the shell commands that have a guest serve null_blk, at two addresses.
+func serveNVMet(v4, v6 string) string {
+	return fmt.Sprintf("modprobe -a nvmet-rdma; modprobe null_blk nr_devices=1 gb=1 memory_backed=1 bs=512; "+
+		"[ -d /sys/kernel/config/nvmet ] || mount -t configfs none /sys/kernel/config; cd /sys/kernel/config/nvmet; "+
+		"mkdir -p subsystems/%[1]s/namespaces/1; echo 1 >subsystems/%[1]s/attr_allow_any_host; "+
+		"echo /dev/nullb0 >subsystems/%[1]s/namespaces/1/device_path; echo 1 >subsystems/%[1]s/namespaces/1/enable; "+
+		"for p in 1 2; do mkdir -p ports/$p; echo rdma >ports/$p/addr_trtype; echo 4420 >ports/$p/addr_trsvcid; done; "+
+		"echo ipv4 >ports/1/addr_adrfam; echo %[2]s >ports/1/addr_traddr; echo ipv6 >ports/2/addr_adrfam; echo %[3]s >ports/2/addr_traddr; "+
+		"for p in 1 2; do ln -s /sys/kernel/config/nvmet/subsystems/%[1]s ports/$p/subsystems/%[1]s; done", nvmetNQN, v4, v6)
+}
+
+var bandwidth = regexp.MustCompile(`(READ|WRITE): bw=\S+ \(([0-9.]+)([kM])B/s\)`)
+
+// TestThroughput has one host read and write on this target, on Linux's in a second
+// guest, and on this one again: the same fio, one after the other on one wire.
+func TestThroughput(t *testing.T) {
+	if !*speed {
+		t.Skip("takes two guests: -throughput")
+	}
+	l := newLab(t)
+	work := func(t *testing.T, name, nqn string) {
+		l.sh(t, "nvme connect -t rdma -a 192.0.2.1 -s 4420 -n %s; sleep 2", nqn)
+		for _, args := range []string{"--rw=write --bs=64k --iodepth=1", "--rw=read --bs=64k --iodepth=1", "--rw=randread --bs=4k --iodepth=8", "--rw=randwrite --bs=4k --iodepth=8"} {
+			before := busy()
+			out := l.sh(t, "fio --name=x --filename=/dev/nvme0n1 --size=16m --direct=1 --ioengine=libaio --thread --time_based --runtime=8 %s", args)
+			m := bandwidth.FindStringSubmatch(out)
+			require.NotNil(t, m, out)
+			t.Logf("%s: %s: %s %sB/s; %.1f s of processor time on the whole machine in 8 s", name, args, m[2], m[3], busy()-before)
+		}
+		l.sh(t, "nvme disconnect -n %s", nqn)
+	}
+	ours := func(t *testing.T) {
+		l.start(t, "speed", "-size", "16M")
+		work(t, "nvmetarget", liveNQN)
+		l.stop(t, syscall.SIGINT)
+	}
+	ours(t)
+	g := guest.Boot(t, "storage", l.ports[0], l.ports[1], "--set", "IP4=192.0.2.1", "--set", "IP6=2001:db8::1", "--set", "MAC=52:54:00:00:00:01")
+	a := g.Do(t, "sh ms=60000 -- set -e; %s", serveNVMet("192.0.2.1", "2001:db8::1"))
+	require.Equal(t, "0", a.Words["status"], a.Words["out"])
+	work(t, "nvmet-rdma", nvmetNQN)
+	g.Close()
+	ours(t)
+}
+
+// busy returns the processor time of all processes of the machine so far, in seconds.
+func busy() float64 {
+	b, _ := os.ReadFile("/proc/stat")
+	var user, nice, system float64
+	fmt.Sscanf(string(b), "cpu %f %f %f", &user, &nice, &system)
+	return (user + nice + system) / 100
+}

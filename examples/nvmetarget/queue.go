@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"sync"
 	"time"
@@ -106,6 +107,10 @@ func (t *target) serveQueue(ctx context.Context, c *endpoint.Conn) {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	q.run()
+	if op := (*endpoint.OpError)(nil); errors.As(c.Err(), &op) && q.ctrl != nil {
+		t.log.Warn("controller failed", "controller", q.ctrl.id, "queue", q.id, "err", op)
+		q.ctrl.fail()
+	}
 }
 
 func (t *target) newQueue(l link, req *nvme.ConnectRequest) *queue {

@@ -170,11 +170,11 @@ func (t *target) picture(name string) error {
 			series("read", func(p *point) float64 { return float64(p.readBytes) / second(p) / 1e6 }),
 			series("written", func(p *point) float64 { return float64(p.writeBytes) / second(p) / 1e6 }),
 		}},
-		{Title: "Latency, from a command's arrival to the acknowledgement of its response", XLabel: "seconds", YLabel: "ms", Series: []svg.Series{
+		{Title: "Latency", XLabel: "seconds", YLabel: "ms", Series: []svg.Series{
 			series("mean", func(p *point) float64 { return float64(p.mean()) / 1e6 }),
 			series("longest", func(p *point) float64 { return float64(p.longest) / 1e6 }),
 		}},
-	}}
+	}, Notes: []string{"Latency: from a command's arrival to the acknowledgement of its response."}}
 	return os.WriteFile(name, pic.Render(), 0o644)
 }
 

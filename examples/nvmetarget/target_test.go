@@ -379,6 +379,18 @@ func TestHostVanishes(t *testing.T) {
 	require.Eventually(t, func() bool { n, q := b.t.count(); return n == 0 && q == 0 }, 30*time.Second, 10*time.Millisecond)
 }
 
+// When a controller has failed, all of its queues end at once, and it is gone.
+func TestControllerFails(t *testing.T) {
+	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", nil)
+	ctx := limit(t)
+	h, err := nvme.Dial(ctx, b.ep, b.at, hostConfig())
+	require.NoError(t, err)
+	b.t.find(h.Controller.CntlID).fail()
+	require.Eventually(t, func() bool { return h.Flush(ctx) != nil && h.SetProperty(ctx, nvme.PropertyCC, 0) != nil }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { n, _ := b.t.count(); return n == 0 }, 10*time.Second, time.Millisecond)
+	_ = h.Close()
+}
+
 // After a restart the host finds what it had been told was written.
 func TestRestart(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "disk")

@@ -1,0 +1,165 @@
+// Command 9prdma serves a folder by 9P2000.L over RDMA, over qp/endpoint: what Linux
+// mounts with trans=rdma. It is a module of its own, for its 9P server is another
+// project's.
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hugelgupf/p9/fsimpl/localfs"
+	"github.com/hugelgupf/p9/p9"
+
+	"github.com/roce-go/roce/examples/internal/wire"
+	"github.com/roce-go/roce/qp/endpoint"
+)
+
+const usage = `usage: 9prdma WIRE -root FOLDER [option...]
+
+Serves a folder by 9P2000.L over RDMA, at port 5640. A Linux host mounts it with
+  modprobe -a 9pnet_rdma 9p
+  mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,msize=65536 ADDRESS /mnt
+Whoever reaches the program may do with the folder, and with what symbolic links in it
+lead to, what the program may: nobody is authenticated.
+
+` + wire.Usage + `
+options:
+`
+
+// port is 9P's in RDMA-CM's TCP port space.
+const port = 5640
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	fs := flag.NewFlagSet("9prdma", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() { fmt.Fprint(fs.Output(), usage); fs.PrintDefaults() }
+	var w wire.Flags
+	w.Register(fs)
+	root := fs.String("root", "", "`folder` to serve")
+	msize := fs.Int("msize", 1<<20, "longest message in `bytes`, 4096 to 1048576: as much as the host mounts with, or more")
+	limit := fs.Duration("for", 0, "`time` to serve; 0: until interrupted")
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	info, err := os.Stat(*root)
+	switch {
+	case fs.NArg() != 0:
+		err = errors.New("there are no arguments beside the options; see -h")
+	case *root == "":
+		err = errors.New("-root: name a folder")
+	case err == nil && !info.IsDir():
+		err = fmt.Errorf("-root: %s is no folder", *root)
+	case *msize < 4096 || *msize > 1<<20:
+		err = fmt.Errorf("-msize %d: want 4096 to %d", *msize, 1<<20)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "9prdma:", err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if *limit != 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, *limit)
+		defer cancel()
+	}
+	ep, closing, err := w.Open(endpoint.Config{})
+	if err == nil {
+		fmt.Fprintf(stdout, "9prdma: %s at %v port %d\n", *root, ep.Addrs(), port)
+		err = errors.Join(serve(ctx, ep, *root, *msize, w.Window()), closing())
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "9prdma:", err)
+		return 1
+	}
+	return 0
+}
+
+// serve takes connections until the context ends.
+func serve(ctx context.Context, ep *endpoint.Endpoint, root string, msize, window int) error {
+	// Each side has 32 requests outstanding, and posts their responses ahead.
+	l, err := ep.Listen(ctx, fmt.Sprintf(":%d", port), &endpoint.ListenConfig{ConnConfig: endpoint.ConnConfig{RecvDepth: 32, RecvSize: msize, Window: window}})
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		c, err := l.Accept(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			s := &stream{ctx: ctx, conn: c, buf: make([]byte, msize)}
+			_ = p9.NewServer(localfs.Attacher(root)).Handle(s, s)
+		}()
+	}
+}
+
+// stream is the bytes of a connection, whose messages are one 9P message each.
+type stream struct {
+	ctx  context.Context
+	conn *endpoint.Conn
+	buf  []byte
+	in   []byte // received and not read
+	out  []byte // written, not a whole message yet
+}
+
+// Read reads from the message received last, or the next.
+func (s *stream) Read(b []byte) (int, error) {
+	for len(s.in) == 0 {
+		n, err := s.conn.Recv(s.ctx, s.buf)
+		if err != nil {
+			return 0, err
+		}
+		s.in = s.buf[:n]
+	}
+	n := copy(b, s.in)
+	s.in = s.in[n:]
+	return n, nil
+}
+
+// Write sends a message once it is whole: its first four bytes say how long it is.
+func (s *stream) Write(b []byte) (int, error) {
+	s.out = append(s.out, b...)
+	for len(s.out) >= 4 {
+		n := binary.LittleEndian.Uint32(s.out)
+		if n < 7 || n > uint32(len(s.buf)) {
+			return 0, fmt.Errorf("a message of %d bytes, want 7 to %d", n, len(s.buf))
+		}
+		if uint32(len(s.out)) < n {
+			break
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
+		err := s.conn.Send(ctx, s.out[:n])
+		cancel()
+		if err != nil {
+			return 0, err
+		}
+		s.out = append(s.out[:0], s.out[n:]...)
+	}
+	return len(b), nil
+}
+
+// Close ends the connection.
+func (s *stream) Close() error { return s.conn.Close() }
