@@ -7,6 +7,7 @@ package nvme
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 )
 
 // Sizes in bytes, and names.
@@ -193,3 +194,239 @@ func (c *Completion) AppendTo(b []byte) []byte {
 	}
 	return le.AppendUint16(b, s)
 }
+
+// Sizes of the private data of RDMA-CM messages (RDMA 3).
+const (
+	ConnectRequestSize = 32 // REQ
+	ConnectReplySize   = 32 // REP
+	ConnectRejectSize  = 4  // REJ
+)
+
+// ConnectRequest is the private data of the REQ: which queue a connection is to be.
+type ConnectRequest struct {
+	RecFmt  uint16 // 0
+	QID     uint16 // 0: the admin queue
+	HRQSize uint16 // receives that the host posts for responses
+	HSQSize uint16 // entries of the submission queue, less one
+	CntlID  uint16 // of the controller, for I/O queues; older hosts leave 0
+}
+
+// Decode reads the private data.
+func (r *ConnectRequest) Decode(b []byte) error {
+	if len(b) < ConnectRequestSize {
+		return ErrShort
+	}
+	*r = ConnectRequest{le.Uint16(b), le.Uint16(b[2:]), le.Uint16(b[4:]), le.Uint16(b[6:]), le.Uint16(b[8:])}
+	return nil
+}
+
+// AppendTo appends ConnectRequestSize bytes.
+func (r *ConnectRequest) AppendTo(b []byte) []byte {
+	for _, v := range []uint16{r.RecFmt, r.QID, r.HRQSize, r.HSQSize, r.CntlID} {
+		b = le.AppendUint16(b, v)
+	}
+	return append(b, make([]byte, 22)...)
+}
+
+// ConnectReply is the private data of the REP.
+type ConnectReply struct {
+	RecFmt  uint16 // 0
+	CRQSize uint16 // receives that the controller posts for commands
+}
+
+// Decode reads the private data.
+func (r *ConnectReply) Decode(b []byte) error {
+	if len(b) < ConnectReplySize {
+		return ErrShort
+	}
+	*r = ConnectReply{le.Uint16(b), le.Uint16(b[2:])}
+	return nil
+}
+
+// AppendTo appends ConnectReplySize bytes.
+func (r *ConnectReply) AppendTo(b []byte) []byte {
+	b = le.AppendUint16(b, r.RecFmt)
+	b = le.AppendUint16(b, r.CRQSize)
+	return append(b, make([]byte, 28)...)
+}
+
+// ConnectReject is the private data of a REJ.
+type ConnectReject struct {
+	RecFmt uint16 // 0
+	Status ConnectStatus
+}
+
+// Decode reads the private data.
+func (r *ConnectReject) Decode(b []byte) error {
+	if len(b) < ConnectRejectSize {
+		return ErrShort
+	}
+	*r = ConnectReject{le.Uint16(b), ConnectStatus(le.Uint16(b[2:]))}
+	return nil
+}
+
+// AppendTo appends ConnectRejectSize bytes.
+func (r *ConnectReject) AppendTo(b []byte) []byte {
+	b = le.AppendUint16(b, r.RecFmt)
+	return le.AppendUint16(b, uint16(r.Status))
+}
+
+// ConnectStatus says why a connection was refused.
+type ConnectStatus uint16
+
+// The statuses.
+const (
+	InvalidLength ConnectStatus = iota + 1
+	InvalidRecFmt
+	InvalidQID
+	InvalidHSQSize
+	InvalidHRQSize
+	NoResources
+	InvalidIRD
+	InvalidORD
+	InvalidCntlID
+)
+
+var connectStatuses = map[ConnectStatus]string{
+	InvalidLength:  "private data of a wrong length",
+	InvalidRecFmt:  "unknown record format",
+	InvalidQID:     "no such queue",
+	InvalidHSQSize: "submission queue size out of range",
+	InvalidHRQSize: "receive queue size out of range",
+	NoResources:    "no resources",
+	InvalidIRD:     "responder resources out of range",
+	InvalidORD:     "initiator depth out of range",
+	InvalidCntlID:  "no such controller",
+}
+
+// String returns words for the status.
+func (s ConnectStatus) String() string {
+	if t := connectStatuses[s]; t != "" {
+		return t
+	}
+	return fmt.Sprintf("status %d", uint16(s))
+}
+
+// ConnectData is the data of the Connect command (Base 6.3).
+//
+//	byte 0 host identifier, 16 controller, 256 subsystem's NQN, 512 host's NQN
+type ConnectData struct {
+	HostID          [16]byte
+	CntlID          uint16 // 0xffff: any, of the admin queue
+	SubNQN, HostNQN string
+}
+
+// NQNSize is the room for a name, which ends with a zero byte.
+const NQNSize = 256
+
+// Decode reads the data. A name that does not end within its room is empty.
+func (d *ConnectData) Decode(b []byte) error {
+	if len(b) < ConnectDataSize {
+		return ErrShort
+	}
+	*d = ConnectData{HostID: [16]byte(b), CntlID: le.Uint16(b[16:]), SubNQN: text(b[256:512]), HostNQN: text(b[512:768])}
+	return nil
+}
+
+// text returns what stands before the first zero byte.
+func text(b []byte) string {
+	for i, c := range b {
+		if c == 0 {
+			return string(b[:i])
+		}
+	}
+	return ""
+}
+
+// AppendTo appends ConnectDataSize bytes. Names are cut to their room.
+func (d *ConnectData) AppendTo(b []byte) []byte {
+	var x [ConnectDataSize]byte
+	copy(x[:], d.HostID[:])
+	le.PutUint16(x[16:], d.CntlID)
+	copy(x[256:511], d.SubNQN)
+	copy(x[512:767], d.HostNQN)
+	return append(b, x[:]...)
+}
+
+// Status is the status of a completion: the code in bits 0 to 7, its type in bits 8
+// to 10, More and Do Not Retry in bits 13 and 14 (Base 3.3.3.2).
+type Status uint16
+
+// DNR means that the same command would fail again.
+const DNR Status = 0x4000
+
+// Statuses that the target and the host use.
+const (
+	Success              Status = 0x000
+	InvalidOpcode        Status = 0x001
+	InvalidField         Status = 0x002
+	DataTransferError    Status = 0x004
+	InternalError        Status = 0x006
+	AbortRequested       Status = 0x007
+	InvalidNamespace     Status = 0x00b
+	SequenceError        Status = 0x00c
+	SGLLengthInvalid     Status = 0x00f
+	SGLTypeInvalid       Status = 0x011
+	SGLOffsetInvalid     Status = 0x016
+	LBAOutOfRange        Status = 0x080
+	QueueIDInvalid       Status = 0x101
+	AsyncEventLimit      Status = 0x105
+	InvalidLogPage       Status = 0x109
+	FeatureNotSaveable   Status = 0x10d
+	FeatureNotChangeable Status = 0x10e
+	ConnectFormat        Status = 0x180
+	ConnectInvalidParam  Status = 0x182
+	ConnectInvalidHost   Status = 0x184
+	WriteFault           Status = 0x280
+	UnrecoveredReadError Status = 0x281
+	statusCode           Status = 0x7ff
+)
+
+var statuses = map[Status]string{
+	Success:              "success",
+	InvalidOpcode:        "invalid command opcode",
+	InvalidField:         "invalid field in command",
+	DataTransferError:    "data transfer error",
+	InternalError:        "internal error",
+	AbortRequested:       "command abort requested",
+	InvalidNamespace:     "invalid namespace or format",
+	SequenceError:        "command sequence error",
+	SGLLengthInvalid:     "data SGL length invalid",
+	SGLTypeInvalid:       "SGL descriptor type invalid",
+	SGLOffsetInvalid:     "SGL offset invalid",
+	LBAOutOfRange:        "LBA out of range",
+	QueueIDInvalid:       "invalid queue identifier",
+	AsyncEventLimit:      "asynchronous event request limit exceeded",
+	InvalidLogPage:       "invalid log page",
+	FeatureNotSaveable:   "feature identifier not saveable",
+	FeatureNotChangeable: "feature not changeable",
+	ConnectFormat:        "connect: incompatible format",
+	ConnectInvalidParam:  "connect: invalid parameters",
+	ConnectInvalidHost:   "connect: invalid host",
+	WriteFault:           "write fault",
+	UnrecoveredReadError: "unrecovered read error",
+}
+
+// String returns the specification's words, or numbers.
+func (s Status) String() string {
+	t := statuses[s&statusCode]
+	if t == "" {
+		t = fmt.Sprintf("status type %d code %#02x", s>>8&7, uint8(s))
+	}
+	if s&DNR != 0 {
+		t += ", do not retry"
+	}
+	return t
+}
+
+// Is reports whether s is t, whatever their More and Do Not Retry say.
+func (s Status) Is(t Status) bool { return s&statusCode == t&statusCode }
+
+// Error is a command that the controller did not do.
+type Error struct {
+	Command string
+	Status  Status
+}
+
+// Error implements error.
+func (e *Error) Error() string { return fmt.Sprintf("nvme: %s: %v", e.Command, e.Status) }
