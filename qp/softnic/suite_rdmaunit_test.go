@@ -770,7 +770,7 @@ func rdmaRC() []verbsCase {
 			wc := poll(v.t, v.bc)
 			require.Equal(v.t, qp.Success, wc.Status)
 			require.True(v.t, wc.HasImm)
-			require.EqualValues(v.t, 0xdeadbeef, wc.Imm)
+			require.Equal(v.t, uint32(0xdeadbeef), wc.Imm)
 		}),
 		right("LoopbackRcQpTest.SendWithInvalidate LoopbackRcQpTest.SendWithInvalidateEmptySgl", func(v *verbs) {
 			for _, n := range []int{0, 100} {
