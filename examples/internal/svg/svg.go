@@ -227,8 +227,8 @@ func (s *Series) draw(b *bytes.Buffer, col string, x, y *scale) {
 	}
 }
 
-// legend lists the named series where the lines leave most room: the corner that
-// fewest points are near.
+// legend lists the named series where the lines leave most room, and the words of levels
+// all of it.
 func (c *Chart) legend(b *bytes.Buffer, x, y *scale) {
 	longest, n := 0, 0
 	for _, s := range c.Series {
@@ -242,8 +242,8 @@ func (c *Chart) legend(b *bytes.Buffer, x, y *scale) {
 	}
 	lw, lh := 46+6.5*float64(longest), float64(n*legendLine+10)
 	bestX, bestY, best := 0.0, 0.0, math.Inf(1)
-	for _, lx := range []float64{left + x.size - lw - 6, left + 8, left + (x.size-lw)/2} {
-		for _, ly := range []float64{top + 4, y.from - lh - 8, top + (-y.size-lh)/2, top + (-y.size-lh)/4} {
+	for _, lx := range []float64{left + x.size - lw - 6, left + 8, left + (x.size-lw)/2, left + (x.size-lw)*3/4, left + (x.size-lw)/4} {
+		for _, ly := range []float64{top + 4, y.from - lh - 8, top + (-y.size-lh)/2, top + (-y.size-lh)/4, top + (-y.size-lh)*3/4} {
 			hits := 0.0
 			for _, s := range c.Series {
 				for i := 1; i < len(s.X); i++ {
@@ -259,8 +259,13 @@ func (c *Chart) legend(b *bytes.Buffer, x, y *scale) {
 				}
 			}
 			for _, l := range c.Lines {
-				if py := y.at(l.Y); py > ly-6 && py < ly+lh+14 {
-					hits += 4
+				py := y.at(l.Y)
+				words := left + x.size - 4 - 6.5*float64(len([]rune(l.Text))) // where they begin, to the right edge
+				switch {
+				case py > ly-2 && py < ly+lh+18 && lx+lw > words:
+					hits += 1000 // over the words of the line
+				case py > ly && py < ly+lh:
+					hits++
 				}
 			}
 			if hits < best {
