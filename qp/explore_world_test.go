@@ -575,7 +575,7 @@ func (s *exScenario) forged(w *exWorld, i, what int) error {
 	case 12:
 		read(bth.ReadResponseOnly, 4)
 	case 13:
-		read(bth.ReadResponseOnly, 5) // longer than what anybody asked for
+		read(bth.ReadResponseFirst, exMTU-1) // shorter than any
 	case 14:
 		read(bth.AtomicAcknowledge, 0)
 		p.AtomicAckETH.Orig = 1 << 40
@@ -590,7 +590,7 @@ func (s *exScenario) forged(w *exWorld, i, what int) error {
 	case (what/exForgePSNs == 7 || what/exForgePSNs == 8) && v != qp.Reserved && v != qp.Unsent:
 		return fmt.Errorf("RQ-30: a reserved syndrome is %v", v)
 	case what/exForgePSNs == 13 && v == qp.Accepted:
-		return fmt.Errorf("RQ-25: a READ response longer than any READ is %v", v)
+		return fmt.Errorf("RQ-25: a first READ response of less than the path MTU is %v", v)
 	}
 	w.fake = w.fake || v != qp.Unsent && v != qp.Reserved
 	return s.after(w)
