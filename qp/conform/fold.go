@@ -264,7 +264,7 @@ func (w *Watcher) fold(s *stream) *stream {
 		}
 		p.away = 0
 		w.repeat = max(0, w.now-e.at)
-		if late >= len(w.sighted.sets) {
+		if late >= len(w.sighted.sets) && w.now >= e.at {
 			w.sighted.grow()
 		}
 		return s
@@ -292,7 +292,7 @@ func (w *Watcher) fold(s *stream) *stream {
 			p.lastID = f.ID
 		}
 		if here != p.id {
-			if old := w.sighted.at(at); p.away >= 4 && old.sum != 0 && w.now-old.at < maxFold {
+			if old := w.sighted.at(at); p.away >= 4 && old.sum != 0 && old.at <= w.now && w.now-old.at < maxFold {
 				// What makes room is young: these may be copies of what had to go.
 				w.sighted.grow()
 				at, _ = w.sighted.find(sum)

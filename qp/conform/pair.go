@@ -75,14 +75,29 @@ func (w *Watcher) byPort(s *stream) *stream {
 	if s.sport < 0xc000 || s.tries > 64 && s.tries%64 != 0 {
 		return nil
 	}
-	for i := w.newest; i >= 0; i = w.streams[i].older {
-		t := w.streams[i]
+	for t := range w.lively {
 		if t.src == s.dst && t.dst == s.src && t.grh == s.grh && t.net == s.net && t.req != nil && t.req.started && t != s &&
-			(t.peer < 0 || t.peer == s.id || t.pairedBy == pairGuessed) && portsTell(s, t) {
+			(t.peer < 0 || t.peer == s.id || t.pairedBy == pairGuessed) && portsTell(s, t) &&
+			w.fits(t.req, psn.Unwrap(t.req.next, w.f.Packet.PSN)) == fit { // some cards have one port for all
 			return t
 		}
 	}
 	return nil
+}
+
+// maxLively is how many flows are looked at to find the other direction of one.
+const maxLively = 1024
+
+// lively calls yield with the flows that may take part in what happens now, the newest
+// first.
+func (w *Watcher) lively(yield func(*stream) bool) {
+	i := w.newest
+	for range maxLively {
+		if i < 0 || w.now-w.streams[i].Last > int64(w.cfg.Idle) || !yield(w.streams[i]) {
+			return
+		}
+		i = w.streams[i].older
+	}
 }
 
 // mispaired is asked when a response contradicts what it seems to answer. It
@@ -152,8 +167,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 	var best *stream
 	rank := 0
 	unique, young := true, false
-	for i := w.newest; i >= 0; i = w.streams[i].older {
-		t := w.streams[i]
+	for t := range w.lively {
 		if t.src != s.dst || t.dst != s.src || t.grh != s.grh || t.peer >= 0 || t.req == nil || !t.req.started ||
 			t.service.Service() != op.Service() {
 			continue
@@ -219,8 +233,7 @@ func (w *Watcher) join(s, t *stream, by pairing) {
 // rivals reports whether another flow might be the one that s answers with the
 // packet at hand: one that is not paired for sure, is not idle, and has PSNs like it.
 func (w *Watcher) rivals(s *stream) bool {
-	for i := w.newest; i >= 0; i = w.streams[i].older {
-		t := w.streams[i]
+	for t := range w.lively {
 		if t.src != s.dst || t.dst != s.src || t.req == nil || !t.req.started || t.peer == s.id ||
 			t.peer >= 0 && (t.pairedBy != pairGuessed || w.streams[t.peer].hits >= sureHits) {
 			continue
