@@ -271,7 +271,7 @@ func (r *run) mutate(w *script.Words) error {
 			if err := r.witness(&psn, model, target, v, last); err != nil {
 				return err
 			}
-			if said := r.kernelLog(); said != "" {
+			if said, _ := r.kernelLog(); said != "" {
 				alarms++
 				if alarms == 1 {
 					r.notes = append(r.notes, fmt.Sprintf("the kernel said: %s; after one of these packets: %s", said, strings.Join(batch, " | ")))
@@ -360,6 +360,11 @@ func (r *run) witness(psn *uint32, model []byte, m liveRegion, v *victim, last s
 			if p.Packet.Opcode == bth.RCAcknowledge && p.Packet.AETH.Syndrome.Kind() == aeth.Nak && p.Packet.AETH.Syndrome.Nak() != aeth.NakPSNSequenceError {
 				return deviated("the connection ended with %s, after %s", r.describe(p), last)
 			}
+		}
+		if _, err := r.d.agent.do("info"); err != nil {
+			r.notes = append(r.notes, fmt.Sprintf("the last packet before the device's host went silent: %s; those before it are in the capture", last))
+			r.stmt = livingHost
+			return deviated("it is gone")
 		}
 		if try == 4 {
 			return deviated("the connection gives no more acknowledgements, after %s", last)

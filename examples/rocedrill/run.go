@@ -123,7 +123,7 @@ type liveRegion struct {
 // examine runs a script, and once more where it is of a kind that time may upset.
 func (d *device) examine(s *drill) *result {
 	res := d.once(s)
-	if res.verdict != deviates || !d.link.real() || res.stmt == quietKernel {
+	if res.verdict != deviates || !d.link.real() || res.stmt == quietKernel || res.stmt == livingHost {
 		return res
 	}
 	first := res
@@ -157,8 +157,10 @@ func (d *device) once(s *drill) (res *result) {
 	if s.by != "agent" && d.link.real() {
 		time.Sleep(300 * time.Millisecond) // programs that end with a connection start again
 	}
+	alive := d.agent != nil
 	if a, ok := d.agent.(*remote); ok {
 		a.revive()
+		alive = a.err == nil
 	}
 	start := d.link.now()
 	res = &result{s: s, tries: 1, first: d.rec.n + 1}
@@ -181,7 +183,16 @@ func (d *device) once(s *drill) (res *result) {
 		res.line, res.stmt, res.why, res.frame = r.line, r.stmt, err.Error(), r.lastFrame
 	}
 	r.cleanup()
-	if said := r.kernelLog(); said != "" {
+	said, gone := r.kernelLog()
+	gone = gone && alive
+	if gone && err != nil {
+		res.why += ", and the device's host is gone since then"
+	}
+	if gone && err == nil {
+		err = deviated("it is gone")
+		res.line, res.stmt, res.why, res.frame = r.line, livingHost, err.Error(), r.lastFrame
+	}
+	if said != "" {
 		r.notes = append(r.notes, "the kernel said: "+said)
 		if err == nil {
 			err = deviated("the kernel said: %s", said)
@@ -252,20 +263,23 @@ func (r *run) cleanup() {
 	}
 }
 
-// quietKernel is what each script expects in the end.
-const quietKernel = "nothing in the kernel's log"
+// What each script expects in the end.
+const (
+	quietKernel = "nothing in the kernel's log"
+	livingHost  = "the device's host lives"
+)
 
 // kernelLog returns what the kernel of the device's host warned of since the last time. A
 // warning or an oops is a finding whatever the script is about.
-func (r *run) kernelLog() string {
+func (r *run) kernelLog() (said string, gone bool) {
 	if r.d.agent == nil || !r.d.link.real() {
-		return ""
+		return "", false
 	}
 	a, err := r.d.agent.do("log")
 	if err != nil || a.num("lines") == 0 {
-		return ""
+		return "", errors.Is(err, errGone)
 	}
-	return strings.ReplaceAll(a.words["text"], "_", " ")
+	return strings.ReplaceAll(a.words["text"], "_", " "), false
 }
 
 // end: nothing may be left that no statement named.
