@@ -259,6 +259,9 @@ func (r *run) describe(p *packet) string {
 	return liveNumber.ReplaceAllStringFunc(text, func(w string) string {
 		key, s, _ := strings.Cut(w, "=")
 		n, _ := strconv.ParseUint(s, 0, 64)
+		if key == "src_qp" && uint32(n) == r.dutQPN {
+			return key + "=its"
+		}
 		for name, m := range r.regions {
 			switch {
 			case key == "va" && n >= m.addr && n-m.addr <= m.len:
