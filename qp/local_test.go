@@ -427,3 +427,28 @@ func TestReregister(t *testing.T) {
 	require.False(t, reaches(key, 0x1000, qp.RemoteWrite) || reaches(key, 0x2000, qp.RemoteWrite) || reaches(w, 0x1000, qp.RemoteWrite))
 	require.True(t, reaches(key, 0x2000, qp.RemoteRead))
 }
+
+// What SGEs name is sent and received without an allocation.
+func TestKeyedNoAllocation(t *testing.T) {
+	q, _, key, _ := keyedQP(t, qp.UC)
+	sges := []qp.SGE{{Addr: 0x1000, Len: 3, LKey: key}, {Addr: 0x1008, Len: 5, LKey: key}}
+	send, recv := &qp.SendWR{Op: qp.OpSend, Flags: qp.Signaled, SGEs: sges}, &qp.RecvWR{SGEs: sges}
+	p := request(bth.SendOnly, 0)
+	p.Opcode = bth.UC.Opcode(bth.SendOnly)
+	p.SetPayload([]byte("hello"))
+	var out qp.Outgoing
+	var c qp.Completion
+	require.Zero(t, mallocs(func() {
+		for range 100 {
+			_ = q.PostSend(epoch, send)
+			_ = q.PostRecv(recv)
+			q.NextPacket(epoch, &out)
+			q.HandlePacket(epoch, p, nil)
+			p.PSN++
+			for q.NextCompletion(&c) {
+			}
+		}
+	}))
+	require.Equal(t, qp.Success, c.Status)
+	require.EqualValues(t, 100, q.Counters().TxPackets)
+}

@@ -63,6 +63,11 @@ func (e *engine) control(now time.Time, c *C.struct_rv_cmd) C.int {
 				e.destroy(p)
 			}
 		}
+		for s := range e.armed {
+			if s.c.async == C.int(c.addr) {
+				delete(e.armed, s)
+			}
+		}
 		if c.mask != 0 {
 			e.close()
 		}
@@ -147,10 +152,11 @@ func (e *engine) createQP(x *C.struct_rv_qp) C.int {
 	// As many packets as a socket buffer of the usual size holds.
 	cfg.Window, cfg.AckEvery = 64, 16
 	if x.srq != nil {
-		if p.srq = e.srqs[uint32(x.srq.number)]; p.srq == nil {
+		s := e.srqs[uint32(x.srq.number)]
+		if s == nil {
 			return C.EINVAL
 		}
-		cfg.SRQ = p.srq.s
+		cfg.SRQ = s.s
 	}
 	if x.srq != nil || cfg.Type == qp.XRCRecv {
 		cfg.MaxRecvWR = 256 // completions, which the engine takes at once

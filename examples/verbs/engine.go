@@ -12,6 +12,7 @@ package main
 import "C"
 
 import (
+	"context"
 	crand "crypto/rand"
 	"errors"
 	"fmt"
@@ -70,7 +71,6 @@ type engine struct {
 	rx     frame.Frame
 	due    time.Time
 	idle   int
-	pasts  []*qp.AddressHandle
 }
 
 // drain takes posts out of a ring.
@@ -273,7 +273,7 @@ func (e *engine) start() error {
 	e.mem = &memory{Regions: regions, access: map[uint32]uint32{}, keys: map[uint32]uint32{}}
 	cfg := softnic.Config{MAC: frame.MAC{2, 0, 0, 0, 0, 1}, GIDs: []softnic.GID{{Addr: e.addr.WithZone("")}}, MaxQPs: C.RV_MAX_QP, Regions: regions,
 		PeerMAC: e.sock.PeerMAC(), Seed: seed, CM: &cm.Config{}}
-	if e.log.Enabled(nil, slog.LevelDebug) {
+	if e.log.Enabled(context.Background(), slog.LevelDebug) {
 		cfg.Trace = func(t softnic.Trace) { e.log.Debug("port", "trace", t) }
 		cfg.TraceQP = func(t qp.Trace) { e.log.Debug("qp", "trace", t) }
 	}

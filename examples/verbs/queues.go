@@ -19,8 +19,6 @@ import (
 type pair struct {
 	c    *C.struct_rv_qp
 	q    *softnic.QP
-	srq  *shared
-	xrcd uint32
 	recv *receiver
 	wr   qp.SendWR
 	attr C.struct_ibv_qp_attr // as it was last set, for what the port does not keep

@@ -176,9 +176,8 @@ func perftest(t *testing.T, line string) (port int, server, client []string) {
 // which takes seconds on a loaded machine.)
 func TestPerftest(t *testing.T) {
 	for _, line := range []string{
-		"ib_send_bw -n 200", "ib_send_bw -c UC -n 200", "ib_send_bw -c UD -n 200 -e", "ib_send_bw -b -n 200", "ib_send_bw -D 1 -s 4096", "ib_send_bw -q 4 -n 100",
-		"ib_send_lat -n 100", "ib_send_lat -c UC -n 100 -e", "ib_send_lat -c UD -n 100",
-		"ib_write_bw -n 200", "ib_write_bw -c UC -n 200 -b", "ib_write_lat -n 100", "ib_write_lat -s 4097 -n 20", "ib_send_bw -s 2097153 -n 5",
+		"ib_send_bw -n 200 -b", "ib_send_bw -c UD -n 200 -e", "ib_send_bw -D 1 -s 4096", "ib_send_lat -c UC -n 100 -e", "ib_send_lat -c UD -n 100",
+		"ib_write_bw -q 2 -n 100", "ib_write_bw -c UC -n 200 -b", "ib_write_lat -s 4097 -n 20", "ib_send_bw -s 2097153 -n 5",
 		"ib_read_bw -n 100 -e", "ib_read_lat -n 100", "ib_atomic_bw -n 200", "ib_atomic_lat -n 100 -A CMP_AND_SWAP",
 		"ib_send_bw -c XRC -n 50", "ib_send_bw --use-srq -q 2 -n 100", "ib_write_bw -I 64 -s 64 -n 100",
 	} {

@@ -102,7 +102,6 @@ struct rv_cq {
 	int notify; /* where events are written, or -1 */
 	pthread_mutex_t lock;
 	uint32_t idle; /* polls that found nothing, in a row */
-	uint64_t wc_flags;
 	struct rv_cqe cur; /* of the extended interface */
 	uint32_t comp_got, async_got; /* events that the program has got */
 };
@@ -122,7 +121,6 @@ struct rv_qp {
 	struct ibv_qp_cap cap;
 	uint32_t pd, xrcdn;
 	uint32_t sq_sig_all;
-	uint32_t number; /* asked for, or 0 */
 	int async; /* where events are written */
 	int state; /* as the engine knows it; atomic */
 	/* The extended interface: a batch that is being built. */
@@ -158,7 +156,6 @@ enum rv_op {
 	RV_DESTROY_QP,
 	RV_CREATE_SRQ,
 	RV_MODIFY_SRQ,
-	RV_QUERY_SRQ,
 	RV_DESTROY_SRQ,
 	RV_CREATE_AH,
 	RV_DESTROY_AH,
@@ -231,7 +228,6 @@ struct rv_cm_param {
 };
 
 /* front only */
-struct rv_ctx *rv_context(void);
 int rv_command(struct rv_cmd *c);
 uint64_t rv_handle(void *obj);
 void rv_unhandle(uint64_t h);

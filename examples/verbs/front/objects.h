@@ -84,6 +84,5 @@ void rv_bury(void *obj);
 struct ibv_mw *rv_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int rv_dealloc_mw(struct ibv_mw *mw);
 struct ibv_qp *rv_create_qp(struct ibv_context *c, struct ibv_qp_init_attr_ex *a);
-int rv_event(struct ibv_context *c, int fd, uint64_t *e);
 
 #endif

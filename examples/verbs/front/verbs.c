@@ -265,19 +265,18 @@ PUBLIC struct ibv_device **ibv_get_device_list(int *num)
 PUBLIC void ibv_free_device_list(struct ibv_device **l) { free(l); }
 PUBLIC const char *ibv_get_device_name(struct ibv_device *d) { return d->name; }
 PUBLIC int ibv_get_device_index(struct ibv_device *d) { return 0; }
-PUBLIC __be64 ibv_get_device_guid(struct ibv_device *d)
-{
-	/* Before the device is opened its address is not known: that of the host's name. */
-	static const uint8_t guid[8] = {0x02, 0, 0, 0xff, 0xfe, 0, 0, 1};
-	__be64 g;
-	memcpy(&g, guid, 8);
-	return g;
-}
-
 static void guid_of(const struct rv_shared *sh, __be64 *g)
 {
-	uint8_t b[8] = {0x02, 0, 0, 0xff, 0xfe, sh->gid[13], sh->gid[14], sh->gid[15]};
+	uint8_t b[8] = {0x02, 0, 0, 0xff, 0xfe, 0, 0, 1};
+	if (sh)
+		memcpy(b + 5, sh->gid + 13, 3);
 	memcpy(g, b, 8);
+}
+PUBLIC __be64 ibv_get_device_guid(struct ibv_device *d)
+{
+	__be64 g;
+	guid_of(rv_sh, &g); /* before the device is opened its address is not known */
+	return g;
 }
 
 PUBLIC int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
