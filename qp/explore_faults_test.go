@@ -14,7 +14,7 @@ import (
 	"github.com/roce-go/roce/qp/script"
 )
 
-var exploreFaults = flag.Bool("explorefaults", false, "TestExploreFindsFaults: build each fault and explore it (two minutes)")
+var exploreFaults = flag.Bool("explorefaults", false, "TestExploreFindsFaults: build each fault and explore it (three minutes)")
 
 // exFault is a fault that the machines had, or could have had, as a change of their
 // source, and what of the explorer finds it.
@@ -71,6 +71,8 @@ var exFaultTable = []exFault{
 		"./cm", "TestExploreMachines$/connect$"},
 	{"a REJ is dropped while an event is to be polled", "cm/receive.go", []string{"\tto := Idle\n", "\tif m.busy(c) {\n\t\treturn\n\t}\n\tto := Idle\n"},
 		"./cm", "TestExploreMachines$/owners_that_poll_late$"},
+	{"an MRA establishes a connection", "cm/receive.go", []string{"\t\tc.state = MRARepReceived\n\tdefault:", "\t\tm.established(c, nil)\n\t\treturn\n\tdefault:"},
+		"./cm", "TestExploreMachines$/connect$"},
 	{"a call that is forgotten stays half-open", "cm/send.go", []string{"m.stop(c)\n\tm.setHalf(c, false)", "m.stop(c)"},
 		"./cm", "TestExploreMachines$/SIDR"},
 	{"a DREQ is sent once", "cm/calls.go", []string{"m.expect(c, every, n)\n", "m.expect(c, every, n*0)\n"},
