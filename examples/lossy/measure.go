@@ -290,7 +290,7 @@ func picture(curves []*curve, o *options) []byte {
 	panel := func(title string, name func(c *curve) string, keep func(c *curve) bool) {
 		ch := svg.Chart{
 			Title: title, XLabel: "packets lost (logarithmic)", YLabel: "goodput, Gb/s (logarithmic)",
-			XLog: true, XZero: "none", YLog: true, YMin: 0.01, YMax: 100,
+			XLog: true, XZero: "none", YLog: true, YMin: 0.001, YMax: 100,
 			XTick: func(v float64) string { return fmt.Sprintf("%.5g %%", v*100) },
 		}
 		for _, c := range curves {
@@ -324,6 +324,7 @@ func picture(curves []*curve, o *options) []byte {
 	p.Notes = []string{
 		"A loss costs go-back-N a round trip, 4 us of data sent again: that bends a curve down slowly. When the packet sent again is lost too, or the",
 		"NAK, the sender waits for its timeout. The chance of that is some twice the square of the loss: it does nothing for long and then everything.",
+		"Where few timeouts were seen (a ? in the table), a dot lies where chance has put it.",
 	}
 	return p.Render()
 }
