@@ -64,7 +64,10 @@ func (r *Requester) handleAck(t int64, n psn.Seq, a aeth.Header) Verdict {
 	if kind == aeth.Ack {
 		n++
 	}
-	selected := r.selected(n, a)
+	selected := psn.Seq(0)
+	if r.sel != nil {
+		selected = r.selected(n, a)
+	}
 	if v := r.acknowledge(t, n); v != Accepted {
 		return v
 	}

@@ -155,7 +155,7 @@ func (s *scoreboard) restart(w *window) {
 // selected returns the PSN that a NAK sequence error for n says to have arrived, and
 // notes it, or 0 (rule SR-2).
 func (r *Requester) selected(n psn.Seq, a aeth.Header) psn.Seq {
-	if r.sel == nil || r.rnr.until != 0 || a.Syndrome != aeth.NakSyndrome(aeth.NakPSNSequenceError) {
+	if r.rnr.until != 0 || a.Syndrome != aeth.NakSyndrome(aeth.NakPSNSequenceError) {
 		return 0
 	}
 	s := r.win.una.Near(psn.PSN(a.MSN))
