@@ -24,7 +24,8 @@ type Carry uint8
 const (
 	// Bytes is whole frames, encoded and decoded, with ICRC.
 	Bytes Carry = iota
-	// Decoded is decoded packets with a copy of their payload.
+	// Decoded is decoded packets with a copy of their payload, but for that of flows
+	// (AddFlow), whose memory never changes.
 	Decoded
 	// Shared is decoded packets whose payload stays in the sender's memory, for
 	// speed. The caller must not change that memory while packets of it may be
