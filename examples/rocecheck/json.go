@@ -32,6 +32,7 @@ type jsonMetrics struct {
 	Bytes         uint64        `json:"bytes"`
 	DataFrames    uint64        `json:"data_frames"`
 	Retransmitted uint64        `json:"data_frames_retransmitted"`
+	RepliedAgain  uint64        `json:"responses_retransmitted"`
 	SequenceError uint64        `json:"frame_sequence_error"`
 	Duplicates    uint64        `json:"duplicates"`
 	OutOfOrder    uint64        `json:"out_of_order"`
@@ -76,7 +77,7 @@ type jsonHistogram struct {
 
 func metricsOf(c *conform.Counters, lat, fct *figures) jsonMetrics {
 	m := jsonMetrics{
-		Frames: c.Frames, Bytes: c.Bytes, DataFrames: c.DataFrames, Retransmitted: c.Retransmitted,
+		Frames: c.Frames, Bytes: c.Bytes, DataFrames: c.DataFrames, Retransmitted: c.Retransmitted, RepliedAgain: c.RepliedAgain,
 		SequenceError: c.SequenceError, Duplicates: c.Duplicates, OutOfOrder: c.OutOfOrder,
 		PayloadBytes: c.PayloadBytes, GoodBytes: c.GoodBytes, Acks: c.Acks, Naks: c.Naks, NakSequence: c.NakSequence,
 		RNRs: c.RNRs, RNRWait: int64(c.RNRWait), CNPs: c.CNPs, CE: c.CE, MessagesTx: c.MessagesTx,

@@ -74,10 +74,12 @@ has one: data_frames, data_frames_retransmitted, frame_sequence_error, ack, nak,
 cnp, ecn_ce, message_tx, message_complete, message_fail, min_latency,
 avg_latency, max_latency. Retransmissions are counted by cause under the names of
 the hardware counters: packet_seq_err, implied_nak_seq_err, local_ack_timeout_err,
-and rnr_nak_retry. A data frame is any but
-Acknowledge and CNP. Latency is from a request (its last packet that asked for an
-acknowledgement) to what acknowledges it; completion time from the first packet
-of the message. Percentiles are at most 1/32 too long.
+and rnr_nak_retry. Of data_frames_retransmitted, responses_retransmitted are READ
+responses and atomic acknowledgements: the rest is what the requester's counter
+has. A data frame is any but Acknowledge and CNP. Latency is from a request (its
+last packet that asked for an acknowledgement) to what acknowledges it;
+completion time from the first packet of the message. Percentiles are at most
+1/32 too long.
 
 Exit code: 0 no rule is broken; 1 a rule is broken, or a file ends in the middle
 of a record; 2 bad usage, unreadable input, or output that cannot be written; 3
