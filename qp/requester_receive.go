@@ -283,13 +283,15 @@ func (r *Requester) handleResponse(t int64, n psn.Seq, p *bth.Packet) Verdict {
 		r.fail(w, BadRespErr)
 		return r.drop(Refused, WhyResponse)
 	}
-	placed, buf := true, r.outgoing(&w.wr)
+	placed := true
 	switch w.wr.Op {
 	case OpRead:
+		buf := r.outgoing(&w.wr)
 		placed = buf.put(uint64(w.got)*uint64(r.mtu()), p.Payload)
 	case OpCmpSwap, OpFetchAdd:
 		var v [8]byte
 		binary.LittleEndian.PutUint64(v[:], p.AtomicAckETH.Orig)
+		buf := r.outgoing(&w.wr)
 		placed = buf.put(0, v[:])
 	}
 	if !placed {

@@ -224,12 +224,16 @@ func (r *Requester) build(w *wqe, out *Outgoing) bool {
 	if !last {
 		size = uint64(r.mtu())
 	}
-	buf := r.outgoing(&w.wr)
-	payload, ok := buf.slice(off, size, out.gather[:])
-	if !ok {
-		return false
+	if w.wr.Gather == nil && w.wr.SGEs == nil {
+		p.SetPayload(w.wr.Local[off : off+size : off+size])
+	} else {
+		buf := r.outgoing(&w.wr)
+		payload, ok := buf.slice(off, size, out.gather[:])
+		if !ok {
+			return false
+		}
+		p.SetPayload(payload)
 	}
-	p.SetPayload(payload)
 	if i == 0 && (w.wr.Op == OpWrite || w.wr.Op == OpWriteImm || w.wr.Op == OpAtomicWrite) {
 		p.RETH = reth.Header{VA: w.wr.RemoteAddr, RKey: w.wr.RKey, DMALen: w.length}
 	}
