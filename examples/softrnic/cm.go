@@ -14,17 +14,20 @@ import (
 )
 
 // cmRoles are what -cm takes.
-var cmRoles = []string{"rping", "ucmatose", "rdma", "udaddy"}
+var cmRoles = []string{"rping", "ucmatose", "rdma", "xrdma", "cmtime", "udaddy", "mckey"}
 
 // cm is a tool that connects by RDMA-CM.
 func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
-	port := map[string]int{"rping": 7174, "ucmatose": 7471, "rdma": 7471, "udaddy": 7174}[o.cm]
+	port := map[string]int{"rping": 7174, "ucmatose": 7471, "rdma": 7471, "xrdma": 7471, "cmtime": 7471, "udaddy": 7174}[o.cm]
 	if o.tcp != 0 {
 		port = o.tcp
 	}
 	t := &cmTool{endpoint: e, o: o, out: stdout, port: port}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), o.wait, fmt.Errorf("-cm %s: not done after %v (-wait)", o.cm, o.wait))
 	defer cancel()
+	if o.cm == "mckey" {
+		return t.mckey(ctx, address)
+	}
 	if address != "" {
 		a, err := lookup("-cm "+o.cm, address, !e.gids[e.gid].Is4())
 		if err != nil {
@@ -35,6 +38,10 @@ func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
 	switch {
 	case o.cm == "udaddy":
 		return t.udaddy(ctx)
+	case o.cm == "cmtime" && address == "":
+		return t.cmtimeServer(ctx)
+	case o.cm == "cmtime":
+		return t.cmtimeClient(ctx)
 	case address == "":
 		return t.serve(ctx)
 	case o.cm == "rping":
@@ -69,7 +76,7 @@ func (t *cmTool) serve(ctx context.Context) error {
 	switch t.o.cm {
 	case "rping":
 		return t.rpingServer(ctx, c)
-	case "rdma":
+	case "rdma", "xrdma":
 		return t.rdmaServer(ctx, c)
 	}
 	return t.ucmatose(ctx, c, false)
@@ -85,8 +92,11 @@ func (t *cmTool) exchange(ctx context.Context) error {
 	defer c.Close()
 	t.conns = append(t.conns, c)
 	fmt.Fprintf(t.out, "connected: %v, QP %#06x\n", c.RemoteAddr().Addr(), c.QP())
-	if t.o.cm == "rdma" {
+	switch t.o.cm {
+	case "rdma":
 		return t.rdmaClient(ctx, c)
+	case "xrdma":
+		return c.Send(ctx, make([]byte, t.size()))
 	}
 	return t.ucmatose(ctx, c, true)
 }
@@ -103,7 +113,7 @@ func (t *cmTool) size() int {
 	if t.o.size != 0 {
 		return t.o.size
 	}
-	return map[string]int{"rping": 64, "ucmatose": 100, "rdma": 16, "udaddy": 100}[t.o.cm]
+	return map[string]int{"rping": 64, "ucmatose": 100, "rdma": 16, "xrdma": 16, "cmtime": 16, "udaddy": 100, "mckey": 100}[t.o.cm]
 }
 
 // ucmatose exchanges messages as that tool does: the server sends all of its, then
@@ -154,7 +164,7 @@ func (t *cmTool) gone(c *roce.Conn) {
 }
 
 // rdmaServer and rdmaClient are rdma-core's rdma_server and rdma_client: a message of
-// 16 bytes each way.
+// 16 bytes each way. rdma_xserver and rdma_xclient leave the second out.
 func (t *cmTool) rdmaServer(ctx context.Context, c *roce.Conn) error {
 	b := make([]byte, t.size())
 	n, err := c.Recv(ctx, b)
@@ -162,6 +172,10 @@ func (t *cmTool) rdmaServer(ctx context.Context, c *roce.Conn) error {
 		return err
 	}
 	fmt.Fprintf(t.out, "%d bytes came\n", n)
+	if t.o.cm == "xrdma" {
+		t.gone(c)
+		return nil
+	}
 	if err := c.Send(ctx, b[:n]); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -179,6 +193,65 @@ func (t *cmTool) rdmaClient(ctx context.Context, c *roce.Conn) error {
 		fmt.Fprintf(t.out, "%d bytes came back\n", n)
 	}
 	return err
+}
+
+// cmtimeServer takes -n connections, and waits until their peers have ended them.
+func (t *cmTool) cmtimeServer(ctx context.Context) error {
+	cfg := roce.ListenConfig{ConnConfig: roce.ConnConfig{SendDepth: 1, RecvDepth: 1, RecvSize: 16}, Backlog: t.o.n}
+	l, err := t.ep.Listen(ctx, ":"+strconv.Itoa(t.port), &cfg)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	var conns []*roce.Conn
+	for len(conns) < t.o.n {
+		c, err := l.Accept(ctx)
+		if err != nil {
+			return fmt.Errorf("after %d of %d connections: %w", len(conns), t.o.n, err)
+		}
+		conns = append(conns, c)
+	}
+	for i, c := range conns {
+		select {
+		case <-c.Done():
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d connections were ended: %w", i, t.o.n, context.Cause(ctx))
+		}
+	}
+	fmt.Fprintf(t.out, "%d connections came and went\n", len(conns))
+	return nil
+}
+
+// cmtimeClient makes -n connections at once, ends them, and says how long both took.
+func (t *cmTool) cmtimeClient(ctx context.Context) error {
+	start := time.Now()
+	conns, errs := make([]*roce.Conn, t.o.n), make(chan error, t.o.n)
+	for i := range conns {
+		go func() {
+			var err error
+			conns[i], err = t.ep.Dial(ctx, t.to, &roce.ConnConfig{SendDepth: 1, RecvDepth: 1, RecvSize: 16})
+			errs <- err
+		}()
+	}
+	var err error
+	for range conns {
+		err = errors.Join(err, <-errs)
+	}
+	made := time.Now()
+	for _, c := range conns {
+		if c != nil {
+			c.Close()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	// The calls are over when the peer has agreed.
+	for m := t.ep.Metrics(); m.Conns != 0 && ctx.Err() == nil; m = t.ep.Metrics() {
+		time.Sleep(5 * time.Millisecond)
+	}
+	fmt.Fprintf(t.out, "%d connections in %v, ended in %v\n", t.o.n, made.Sub(start).Round(time.Microsecond), time.Since(made).Round(time.Microsecond))
+	return context.Cause(ctx)
 }
 
 var errRping = errors.New("not a message of rping: 16 bytes with address, key and length")

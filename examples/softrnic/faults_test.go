@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -177,7 +178,7 @@ func (l *lab) testLate(t *testing.T, role int) {
 	late := []time.Duration{300, 600, 900, 1200, 1600, 2000} // milliseconds
 	var conns []*conn
 	for range late {
-		c := l.connect(t, link{kind: qp.RC, mtu: 1024, noRecvWait: 12, timeout: 14})
+		c := l.connect(t, link{kind: qp.RC, mtu: 1024, noRecvWait: 12})
 		conns = append(conns, c)
 		for range messages {
 			if role == asks {
@@ -400,7 +401,7 @@ func (l *lab) testMany(t *testing.T) {
 	const n, size = 64, memSize / 2 / 64
 	conns := make([]*conn, n)
 	for i := range conns {
-		conns[i] = l.connect(t, link{kind: qp.RC, mtu: 1024, v6: i%2 == 1, sqPSN: uint32(i) * 1000, guestPSN: uint32(i) * 2000, timeout: 16})
+		conns[i] = l.connect(t, link{kind: qp.RC, mtu: 1024, v6: i%2 == 1, sqPSN: uint32(i) * 1000, guestPSN: uint32(i) * 2000, timeout: 18})
 	}
 	t.Run("ours", func(t *testing.T) {
 		l.results.record(t, "RC, 64 QPs at once", asks)
@@ -483,4 +484,95 @@ func (l *lab) testMulticast(t *testing.T) {
 			requireFilled(t, buf[40:], 500, seed)
 		})
 	}
+}
+
+// testTrouble has things happen to the guest in the middle of WRITEs: those that were
+// completed are in its memory, and either all complete or the error is clear and in
+// bounded time.
+func (l *lab) testTrouble(t *testing.T) {
+	qemu := func(s syscall.Signal) { _ = l.guest.Signal(s) }
+	sh := func(t *testing.T, cmd string) {
+		a := l.guest.Do(t, "sh ms=20000 -- %s", cmd)
+		require.Equal(t, "0", a.Words["status"], a.Words["out"])
+	}
+	for _, c := range []struct {
+		name     string
+		survives bool
+		cause    func(t *testing.T)
+	}{
+		{"ARP flushed", true, func(t *testing.T) { sh(t, "ip neigh flush all") }},
+		// The driver's queue pairs do not survive it.
+		{"hardware address changed", false, func(t *testing.T) { sh(t, "ip link set eth0 address 52:54:00:00:00:33") }},
+		{"link down and up", true, func(t *testing.T) {
+			sh(t, "ip link set eth0 down; sleep 1; ip link set eth0 up && ip addr add 2001:db8::2/64 dev eth0 nodad")
+		}},
+		{"frozen 2 s", true, func(*testing.T) { qemu(syscall.SIGSTOP); time.Sleep(2 * time.Second); qemu(syscall.SIGCONT) }},
+		{"frozen 20 s", false, func(*testing.T) { qemu(syscall.SIGSTOP); time.Sleep(20 * time.Second); qemu(syscall.SIGCONT) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l.results.record(t, "RC, "+c.name, asks)
+			x := l.connect(t, link{kind: qp.RC, mtu: 1024, timeout: 17})
+			x.wipeGuest(t, memSize-guard)
+			const n, size = 400, 4000
+			data, seed := x.filled(n * size)
+			moved := x.port.Counters().NeighborsMoved
+			done, start, failed := 0, time.Now(), time.Duration(0)
+			finished, trouble, over := make(chan qp.Status, 1), make(chan struct{}), make(chan struct{})
+			go func() {
+				st := qp.Success
+				for i := 0; i < n && st == qp.Success; i++ {
+					x.do(func(now time.Time) {
+						wr := qp.SendWR{ID: uint64(i), Op: qp.OpWrite, Flags: qp.Signaled, Local: data[i*size : (i+1)*size], RemoteAddr: x.gva + uint64(i*size), RKey: uint32(x.gkey)}
+						if x.qp.PostSend(now, &wr) != nil {
+							st = qp.LocalQPOpErr
+						}
+					})
+					var wc qp.Completion
+					if !x.wait(40*time.Second, func(time.Time) bool { return x.cq.Poll(&wc) }) {
+						st = qp.LocalQPOpErr // nothing: not bounded
+						break
+					}
+					if st = wc.Status; st == qp.Success {
+						done++
+					}
+					switch {
+					case i == n/4:
+						close(trouble)
+					case i == n-50:
+						<-over // there are some to come afterwards
+					case i > n/4:
+						select {
+						case <-over:
+						case <-time.After(10 * time.Millisecond):
+						}
+					}
+				}
+				failed = time.Since(start)
+				finished <- st
+			}()
+			<-trouble
+			c.cause(t)
+			close(over)
+			st := <-finished
+			t.Logf("%d of %d WRITEs complete, then %v, after %v; hardware addresses changed %d times; sent again %d", done, n, st, failed.Round(time.Millisecond),
+				x.port.Counters().NeighborsMoved, x.qp.Counters().Retransmitted)
+			if c.name == "hardware address changed" {
+				require.Equal(t, moved+1, x.port.Counters().NeighborsMoved, "we follow")
+			}
+			if c.survives {
+				require.Equal(t, qp.Success, st)
+			} else {
+				require.Equal(t, qp.RetryExcErr, st)
+				require.Less(t, failed, 15*time.Second)
+			}
+			a := l.guest.Do(t, "check mr=%d off=0 len=%d seed=%d", x.mr, done*size, seed)
+			require.Equal(t, "1", a.Words["match"], "what was completed is there: %v", a.Words)
+		})
+	}
+	sh(t, "ip link set eth0 address 52:54:00:00:00:02")
+	t.Run("and afterwards", func(t *testing.T) {
+		x := l.connect(t, link{kind: qp.RC, mtu: 1024})
+		x.exchange(t, messages[qp.RC][3], asks, 3000)
+		x.exchange(t, messages[qp.RC][3], answers, 3000)
+	})
 }

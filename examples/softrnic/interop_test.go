@@ -28,10 +28,13 @@ func TestInterop(t *testing.T) {
 	t.Run("rebuild", l.testRebuild)
 	t.Run("many", l.testMany)
 	t.Run("multicast", l.testMulticast)
+	t.Run("trouble", l.testTrouble)
 	t.Run("tools", l.testTools)
 	t.Run("cm", l.testCM)
+	t.Run("mckey", l.testMckey)
+	t.Run("not there", l.testNotThere)
+	t.Run("gone", l.testCMFaults)
 	t.Run("socket", l.testSocket)
-
 }
 
 // testMatrix tries every operation in both roles over every network.

@@ -60,7 +60,7 @@ type options struct {
 	n, size, mtu, qps      int
 	kind                   string
 	psn                    int
-	peer, op               string
+	peer, op, group        string
 	dur, wait              time.Duration
 }
 
@@ -107,6 +107,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.psn, "psn", -1, "first `PSN` sent; -1: any")
 	fs.StringVar(&o.peer, "peer", "", "the peer's `QPN:PSN:GID[:RKEY:ADDRESS]`, numbers in hexadecimal; - reads that line from standard input")
 	fs.StringVar(&o.op, "op", "", "`operation` to do: send, write, read, fadd or cswap")
+	fs.StringVar(&o.group, "group", "239.1.1.1", "multicast `address` that -cm mckey receives")
 	fs.DurationVar(&o.wait, "wait", 5*time.Minute, "longest `time` to wait for a client, or with -cm for all of it")
 	fs.DurationVar(&o.dur, "for", 0, "`time` to serve; 0: until interrupted")
 	if err := fs.Parse(args); err != nil {

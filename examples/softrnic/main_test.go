@@ -97,7 +97,7 @@ func TestAgainstItself(t *testing.T) {
 			"-perftest send -c ud -n 50 -size 500", "-perftest send -n 20 -q 3 -size 3000", "-perftest write -n 20 -q 3", "-perftest read -n 20 -q 2",
 			"-perftest send_lat -n 50", "-perftest send_lat -c ud -n 50", "-perftest write_lat -n 300 -size 2000", "-perftest write_lat -c uc -n 50",
 			"-perftest read_lat -n 50", "-perftest atomic_lat -n 50",
-			"-cm rping -n 20 -size 3000", "-cm ucmatose -n 50", "-cm rdma", "-cm udaddy -n 40",
+			"-cm rping -n 20 -size 3000", "-cm ucmatose -n 50", "-cm rdma", "-cm xrdma", "-cm cmtime -n 20", "-cm udaddy -n 40",
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				wire := wire
@@ -213,6 +213,28 @@ func TestMarks(t *testing.T) {
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "RetryExceededErr 1")
 	require.Contains(t, out, "no RoCE packet came")
+}
+
+// Datagrams of a multicast group.
+func TestMckey(t *testing.T) {
+	t.Parallel()
+	a, b := segment()
+	served := make(chan string, 1)
+	go func() {
+		out, code := program(strings.Fields(fmt.Sprintf("-segment %s,%s -cm mckey -n 5 -wait 20s -group 239.9.8.7", a, b))...)
+		served <- fmt.Sprint(out, "exit ", code)
+	}()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+		out, code := program(strings.Fields(fmt.Sprintf("-segment %s,%s -mac 52:54:00:00:00:02 -ip 192.0.2.2 -cm mckey -n 5 239.9.8.7", b, a))...)
+		require.Zero(t, code, out)
+		select {
+		case out := <-served:
+			require.Contains(t, out, "5 datagrams received\nexit 0")
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	t.Fatal("nothing was received")
 }
 
 // TestByHand connects two of this program with numbers from the command line.

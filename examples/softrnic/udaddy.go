@@ -17,28 +17,9 @@ const udaddyQKey = 0x01234567
 // udaddy exchanges datagrams: the client resolves the service, sends all of its
 // messages with its QP number as immediate data, and gets as many back.
 func (t *cmTool) udaddy(ctx context.Context) error {
-	p := &pair{endpoint: t.endpoint, kind: qp.UD, send: softnic.NewCQ(), recv: softnic.NewCQ()}
-	n, size := t.o.n, t.size()
-	bufs := make([][]byte, min(n, recvDepth))
-	var err error
-	p.do(func(now time.Time) {
-		p.qp, err = p.port.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.UD, MaxSendWR: sendDepth, MaxRecvWR: recvDepth}, SendCQ: p.send, RecvCQ: p.recv})
-		if err != nil {
-			return
-		}
-		err = p.qp.Connect(now, &qp.Attr{QKey: udaddyQKey, PathMTU: t.ep.PathMTU()})
-		for i := range bufs {
-			bufs[i] = make([]byte, qp.GRHSize+size)
-			if err == nil {
-				err = p.qp.PostRecv(&qp.RecvWR{ID: uint64(i), Local: bufs[i]})
-			}
-		}
-	})
+	p, bufs, err := t.datagrams()
 	if err != nil {
 		return err
-	}
-	if size > t.ep.PathMTU() {
-		return fmt.Errorf("-size %d: a datagram has at most %d bytes here", size, t.ep.PathMTU())
 	}
 	qkey := uint32(udaddyQKey)
 	if t.to != "" {
@@ -72,6 +53,62 @@ func (t *cmTool) udaddy(ctx context.Context) error {
 	// A SIDR_REP may be lost, and be asked for again.
 	p.wait(time.Second, func(time.Time) bool { return false })
 	return nil
+}
+
+// mckey is rdma-core's tool of that name: it receives -n datagrams of a multicast group,
+// or with the group's address sends them.
+func (t *cmTool) mckey(ctx context.Context, address string) error {
+	group := t.o.group
+	if address != "" {
+		group = address
+	}
+	a, err := netip.ParseAddr(group)
+	if err != nil || !a.IsMulticast() {
+		return fmt.Errorf("-cm mckey: %q is no multicast address", group)
+	}
+	p, bufs, err := t.datagrams()
+	if err != nil {
+		return err
+	}
+	if address == "" {
+		if p.do(func(time.Time) { err = p.qp.AttachMulticast(a) }); err != nil {
+			return err
+		}
+		return t.recvDatagrams(ctx, p, bufs)
+	}
+	p.qpn = qp.MulticastQPN
+	if p.ah, err = t.handle(a); err != nil {
+		return err
+	}
+	return t.sendDatagrams(ctx, p, udaddyQKey)
+}
+
+// datagrams makes a UD queue pair with receives.
+func (t *cmTool) datagrams() (*pair, [][]byte, error) {
+	p := &pair{endpoint: t.endpoint, kind: qp.UD, send: softnic.NewCQ(), recv: softnic.NewCQ()}
+	n, size := t.o.n, t.size()
+	bufs := make([][]byte, min(n, recvDepth))
+	var err error
+	p.do(func(now time.Time) {
+		p.qp, err = p.port.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.UD, MaxSendWR: sendDepth, MaxRecvWR: recvDepth}, SendCQ: p.send, RecvCQ: p.recv})
+		if err != nil {
+			return
+		}
+		err = p.qp.Connect(now, &qp.Attr{QKey: udaddyQKey, PathMTU: t.ep.PathMTU()})
+		for i := range bufs {
+			bufs[i] = make([]byte, qp.GRHSize+size)
+			if err == nil {
+				err = p.qp.PostRecv(&qp.RecvWR{ID: uint64(i), Local: bufs[i]})
+			}
+		}
+	})
+	if err == nil && size > t.ep.PathMTU() {
+		err = fmt.Errorf("-size %d: a datagram has at most %d bytes here", size, t.ep.PathMTU())
+	}
+	if p.qp != nil {
+		t.pairs = append(t.pairs, p)
+	}
+	return p, bufs, err
 }
 
 // handle returns the address handle of a peer.

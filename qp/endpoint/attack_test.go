@@ -110,3 +110,78 @@ func reqFrame(t testing.TB, mac frame.MAC, from, to netip.Addr, n uint32) []byte
 	f.Packet.SetPayload(m.AppendTo(nil))
 	return f.AppendTo(nil)
 }
+
+// Floods of requests for connections, of datagrams to QP 1 that are none, of packets with
+// wrong keys and of packets to queue pairs that are not there: a connection that stands
+// loses nothing and has its data right. What a flood costs is BenchmarkFlood's.
+func TestFloods(t *testing.T) {
+	for name, source := range floods {
+		t.Run(name, func(t *testing.T) {
+			a, b := two(t, "memory", endpoint.Config{})
+			x, y := joined(t, a, b, nil)
+			frames := source(t, b, y)
+			mr, err := b.Register(make([]byte, 1<<20), qp.RemoteWrite)
+			require.NoError(t, err)
+			ctx := limit(t)
+			n := 40
+			if testing.Short() {
+				n = 8
+			}
+			for i := range n {
+				data := random(1<<20, uint64(i))
+				b.Do(func(now time.Time, p *softnic.Port) {
+					for range 300 {
+						p.HandleFrame(now, frames())
+					}
+				})
+				require.NoError(t, x.WriteRemote(ctx, mr.Remote(), data))
+				require.Equal(t, data, mr.Bytes())
+			}
+			m := b.Metrics()
+			require.NoError(t, y.Err())
+			require.Less(t, a.Metrics().QPs.Retransmitted, uint64(n), "nothing is lost to the flood")
+			require.LessOrEqual(t, m.Conns, 1+256)
+		})
+	}
+}
+
+// floods are sources of frames to an endpoint that nobody wants.
+var floods = map[string]func(t testing.TB, e *endpoint.Endpoint, c *endpoint.Conn) func() []byte{
+	"REQs": func(t testing.TB, e *endpoint.Endpoint, _ *endpoint.Conn) func() []byte { return flood(t, e) },
+	"QP 1": func(t testing.TB, e *endpoint.Endpoint, _ *endpoint.Conn) func() []byte {
+		return strange(t, e, 1, func(k *bth.Packet, n uint32) {
+			k.Opcode, k.DETH = bth.UDSendOnly, bth.DETH{QKey: softnic.GSIQKey, SrcQP: n & 0xffffff}
+			k.SetPayload(make([]byte, 256))
+		})
+	},
+	"wrong keys": func(t testing.TB, e *endpoint.Endpoint, c *endpoint.Conn) func() []byte {
+		return strange(t, e, c.QP(), func(k *bth.Packet, n uint32) {
+			k.Opcode, k.PSN, k.AckReq = bth.RCWriteOnly, psn.PSN(n*7919&0xffffff), true
+			k.RETH.VA, k.RETH.RKey, k.RETH.DMALen = uint64(n), n*0x9e3779b1, 16
+			k.SetPayload(make([]byte, 16))
+		})
+	},
+	"no queue pair": func(t testing.TB, e *endpoint.Endpoint, _ *endpoint.Conn) func() []byte {
+		return strange(t, e, 0x777777, func(k *bth.Packet, n uint32) {
+			k.Opcode, k.DestQP = bth.RCWriteOnly, n&0xffffff|2
+			k.SetPayload(make([]byte, 1024))
+		})
+	},
+}
+
+// strange returns a source of packets of 10.x.y.z to a queue pair.
+func strange(t testing.TB, e *endpoint.Endpoint, dest uint32, set func(k *bth.Packet, n uint32)) func() []byte {
+	f := frame.Frame{Link: frame.Ethernet, SrcMAC: frame.MAC{2, 9}, Net: frame.IPv4, DF: true, HopLimit: 64,
+		Dst: e.Addrs()[0], SrcPort: 50000, DstPort: 4791}
+	e.Do(func(_ time.Time, p *softnic.Port) { f.DstMAC = p.MAC() })
+	n := uint32(0)
+	var buf []byte
+	return func() []byte {
+		n++
+		f.Src = netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
+		f.Packet = bth.Packet{Header: bth.Header{PKey: 0xffff, DestQP: dest}}
+		set(&f.Packet, n)
+		buf = f.AppendTo(buf[:0])
+		return buf
+	}
+}

@@ -16,10 +16,20 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// A batch is as many datagrams as one system call receives or sends.
+// A batch is as many datagrams as one system call receives or sends. Packets of one
+// length to one destination go as one datagram, which the kernel or a card takes apart,
+// and come as one (UDP segmentation and receive offload).
 const (
 	batchSize  = 32
-	datagramSz = 8192 // longer ones are no RoCE packets
+	datagramSz = 1 << 16 // received, of many packets
+	maxJoined  = 65000   // bytes of the packets of one datagram sent
+)
+
+// The options for it.
+const (
+	solUDP     = 17
+	udpSegment = 103
+	udpGRO     = 104
 )
 
 // The calls that package syscall has no numbers for on each architecture.
@@ -36,14 +46,30 @@ type mmsghdr struct {
 	n   uint32
 }
 
+// control is room for one control message with a number.
+type control struct {
+	hdr syscall.Cmsghdr
+	n   int32 // UDP_SEGMENT has 16 bits of it
+	_   int32
+}
+
+// part is a packet of a datagram.
+type part struct {
+	b    []byte
+	from int // the datagram's place
+}
+
 // batch receives or sends datagrams on a socket.
 type batch struct {
 	raw   syscall.RawConn
 	msgs  [batchSize]mmsghdr
 	iovs  [batchSize]syscall.Iovec
 	names [batchSize]syscall.RawSockaddrInet6 // or Inet4, which is shorter
+	ctls  [batchSize]control
 	bufs  [batchSize][]byte
+	got   []part // packets received
 	v4    bool
+	split bool // the kernel takes datagrams apart
 	scope uint32
 	first int // of those to be sent
 	n     int
@@ -64,7 +90,9 @@ func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
 		}
 	}
 	for i := range b.msgs {
-		b.bufs[i] = make([]byte, datagramSz)
+		if !sends {
+			b.bufs[i] = make([]byte, datagramSz)
+		}
 		h := &b.msgs[i].hdr
 		h.Name = (*byte)(unsafe.Pointer(&b.names[i]))
 		h.Iov, h.Iovlen = &b.iovs[i], 1
@@ -74,7 +102,14 @@ func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
 		b.call = b.transmit
 	}
 	b.once = func(fd uintptr) bool { b.call(fd); return true }
-	return b, nil
+	// A kernel that has neither does without.
+	err = raw.Control(func(fd uintptr) {
+		_, serr := syscall.GetsockoptInt(int(fd), solUDP, udpSegment)
+		if b.split = serr == nil; !sends {
+			_ = syscall.SetsockoptInt(int(fd), solUDP, udpGRO, 1)
+		}
+	})
+	return b, err
 }
 
 func (b *batch) receive(fd uintptr) bool {
@@ -83,12 +118,17 @@ func (b *batch) receive(fd uintptr) bool {
 		b.iovs[i].SetLen(datagramSz)
 		b.msgs[i].hdr.Namelen = uint32(unsafe.Sizeof(b.names[i]))
 		b.msgs[i].hdr.Flags = 0
+		b.msgs[i].hdr.Control = (*byte)(unsafe.Pointer(&b.ctls[i]))
+		b.msgs[i].hdr.SetControllen(int(unsafe.Sizeof(b.ctls[i])))
 	}
 	n, _, errno := syscall.Syscall6(sysRecvmmsg, fd, uintptr(unsafe.Pointer(&b.msgs[0])), batchSize, syscall.MSG_DONTWAIT, 0, 0)
-	b.n, b.errno = int(n), errno
-	if errno != 0 {
-		b.n = 0
+	b.errno, b.got = errno, b.got[:0]
+	if errno == 0 {
+		for i := range int(n) {
+			b.takeApart(i)
+		}
 	}
+	b.n = len(b.got)
 	return errno != syscall.EAGAIN && errno != syscall.EINTR
 }
 
@@ -161,7 +201,7 @@ func (s *Socket) Send(now time.Time, p *softnic.Port, sent func([]byte)) (n int,
 		n++
 	}
 	if n != 0 {
-		err = s.u.out.send(n)
+		err = s.u.out.send()
 	}
 	return n, err
 }
@@ -169,15 +209,30 @@ func (s *Socket) Send(now time.Time, p *softnic.Port, sent func([]byte)) (n int,
 // Close closes the socket.
 func (s *Socket) Close() error { return s.u.close() }
 
-// get returns the i-th datagram received and where it came from.
-func (b *batch) get(i int) ([]byte, netip.AddrPort) {
-	n := min(int(b.msgs[i].n), datagramSz)
-	if b.v4 {
-		s := (*syscall.RawSockaddrInet4)(unsafe.Pointer(&b.names[i]))
-		return b.bufs[i][:n], netip.AddrPortFrom(netip.AddrFrom4(s.Addr), networkOrder(s.Port))
+// takeApart adds the packets of a datagram to those received.
+func (b *batch) takeApart(i int) {
+	m, c := &b.msgs[i], &b.ctls[i]
+	rest := b.bufs[i][:min(int(m.n), datagramSz)]
+	size := len(rest)
+	if int(m.hdr.Controllen) >= syscall.CmsgLen(4) && c.hdr.Level == solUDP && c.hdr.Type == udpGRO && c.n > 0 {
+		size = int(c.n)
 	}
-	s := &b.names[i]
-	return b.bufs[i][:n], netip.AddrPortFrom(netip.AddrFrom16(s.Addr), networkOrder(s.Port))
+	for len(rest) > size {
+		b.got = append(b.got, part{rest[:size], i})
+		rest = rest[size:]
+	}
+	b.got = append(b.got, part{rest, i})
+}
+
+// get returns the i-th packet received and where it came from.
+func (b *batch) get(i int) ([]byte, netip.AddrPort) {
+	p := b.got[i]
+	if b.v4 {
+		s := (*syscall.RawSockaddrInet4)(unsafe.Pointer(&b.names[p.from]))
+		return p.b, netip.AddrPortFrom(netip.AddrFrom4(s.Addr), networkOrder(s.Port))
+	}
+	s := &b.names[p.from]
+	return p.b, netip.AddrPortFrom(netip.AddrFrom16(s.Addr), networkOrder(s.Port))
 }
 
 func networkOrder(p uint16) uint16 {
@@ -186,36 +241,57 @@ func networkOrder(p uint16) uint16 {
 	return binary.BigEndian.Uint16(b[:])
 }
 
-// put makes what is behind the first skip bytes of bufs[i] the i-th datagram to send.
-func (b *batch) put(i, skip int, to netip.AddrPort) {
+// put makes what is behind the first skip bytes of bufs[i] the i-th packet to send: in
+// the same datagram as the packet before, or in one of its own.
+func (b *batch) put(i, skip int, to netip.AddrPort, joins bool) {
+	if i == 0 {
+		b.n = 0
+	}
 	buf := b.bufs[i][skip:]
 	b.iovs[i].Base = &buf[0]
 	b.iovs[i].SetLen(len(buf))
-	h := &b.msgs[i].hdr
+	if joins {
+		h := &b.msgs[b.n-1].hdr
+		if h.Iovlen++; h.Iovlen == 2 {
+			c := &b.ctls[b.n-1]
+			c.hdr.Level, c.hdr.Type = solUDP, udpSegment
+			c.hdr.SetLen(syscall.CmsgLen(2))
+			binary.NativeEndian.PutUint16((*[2]byte)(unsafe.Pointer(&c.n))[:], uint16(b.iovs[i-1].Len))
+			h.Control = (*byte)(unsafe.Pointer(c))
+			h.SetControllen(syscall.CmsgSpace(2))
+		}
+		return
+	}
+	h, name := &b.msgs[b.n].hdr, &b.names[b.n]
+	b.n++
+	h.Iov, h.Iovlen, h.Control = &b.iovs[i], 1, nil
+	h.SetControllen(0)
 	if b.v4 {
-		s := (*syscall.RawSockaddrInet4)(unsafe.Pointer(&b.names[i]))
+		s := (*syscall.RawSockaddrInet4)(unsafe.Pointer(name))
 		*s = syscall.RawSockaddrInet4{Family: syscall.AF_INET, Port: networkOrder(to.Port()), Addr: to.Addr().As4()}
 		h.Namelen = uint32(unsafe.Sizeof(*s))
 		return
 	}
-	b.names[i] = syscall.RawSockaddrInet6{Family: syscall.AF_INET6, Port: networkOrder(to.Port()), Addr: to.Addr().As16()}
+	*name = syscall.RawSockaddrInet6{Family: syscall.AF_INET6, Port: networkOrder(to.Port()), Addr: to.Addr().As16()}
 	if to.Addr().IsLinkLocalUnicast() {
-		b.names[i].Scope_id = b.scope
+		name.Scope_id = b.scope
 	}
-	h.Namelen = uint32(unsafe.Sizeof(b.names[i]))
+	h.Namelen = uint32(unsafe.Sizeof(*name))
 }
 
-// send sends the first n datagrams. What the network refuses is lost; a datagram that
-// is too long is an error.
-func (b *batch) send(n int) (err error) {
-	b.first, b.n = 0, n
-	for b.first < b.n {
+// send sends what was put. What the network refuses is lost; a packet that is too long
+// is an error.
+func (b *batch) send() (err error) {
+	for b.first = 0; b.first < b.n; {
 		if werr := b.raw.Write(b.call); werr != nil {
 			return nil // closed
 		}
 		if b.errno != 0 {
-			if b.errno == syscall.EMSGSIZE {
+			switch {
+			case b.errno == syscall.EMSGSIZE:
 				err = errTooBig
+			case b.msgs[b.first].hdr.Iovlen > 1:
+				b.split = false // the way there cannot: what was lost is sent again without
 			}
 			b.first++
 		}

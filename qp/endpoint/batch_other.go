@@ -9,7 +9,10 @@ import (
 	"syscall"
 )
 
-const batchSize = 1
+const (
+	batchSize = 1
+	maxJoined = 0
+)
 
 // batch receives and sends one datagram a call.
 type batch struct {
@@ -20,6 +23,8 @@ type batch struct {
 	from netip.AddrPort
 	to   netip.AddrPort
 	out  []byte
+
+	split bool // never
 }
 
 func newBatch(c *net.UDPConn, local netip.Addr, _ bool) (*batch, error) {
@@ -37,14 +42,14 @@ func (b *batch) get(int) ([]byte, netip.AddrPort) {
 	return b.bufs[0][:b.n], netip.AddrPortFrom(b.from.Addr().Unmap().WithZone(""), b.from.Port())
 }
 
-func (b *batch) put(i, skip int, to netip.AddrPort) {
+func (b *batch) put(i, skip int, to netip.AddrPort, _ bool) {
 	if a := to.Addr(); a.Is6() && a.IsLinkLocalUnicast() {
 		to = netip.AddrPortFrom(a.WithZone(b.zone), to.Port())
 	}
 	b.out, b.to = b.bufs[i][skip:], to
 }
 
-func (b *batch) send(int) error {
+func (b *batch) send() error {
 	if _, err := b.c.WriteToUDPAddrPort(b.out, b.to); errors.Is(err, syscall.EMSGSIZE) {
 		return errTooBig
 	}

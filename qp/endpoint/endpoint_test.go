@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -533,12 +535,12 @@ func TestPathMTU(t *testing.T) {
 	require.ErrorContains(t, err, "PathMTU is 4096")
 }
 
-// A wire that loses, doubles and swaps: all arrives once, in order.
-func TestFaults(t *testing.T) {
+// faulty returns a filter that loses, doubles and swaps 1 % of the frames each.
+func faulty(seed uint64) func(bool, []byte) [][]byte {
 	var mu sync.Mutex
-	rng := rand.New(rand.NewPCG(1, 1))
+	rng := rand.New(rand.NewPCG(1, seed))
 	var held []byte
-	filter := func(_ bool, b []byte) [][]byte {
+	return func(_ bool, b []byte) [][]byte {
 		mu.Lock()
 		defer mu.Unlock()
 		switch rng.IntN(100) {
@@ -558,6 +560,11 @@ func TestFaults(t *testing.T) {
 		}
 		return [][]byte{b}
 	}
+}
+
+// A wire that loses, doubles and swaps: all arrives once, in order.
+func TestFaults(t *testing.T) {
+	filter := faulty(1)
 	n := 200
 	if testing.Short() {
 		n = 30
@@ -582,4 +589,107 @@ func TestFaults(t *testing.T) {
 		require.Equal(t, random(20000, uint64(i)), buf[:k])
 	}
 	require.NoError(t, <-done)
+}
+
+var long = flag.Duration("long", 0, "TestSoak: go on for this long")
+
+// TestSoak has 64 connections at once that come and go over a bad link, each with SENDs,
+// WRITEs and READs of random sizes whose data are compared; at the end nothing is left.
+// Last run of ten minutes (-long 10m): see README.md.
+func TestSoak(t *testing.T) {
+	if testing.Short() {
+		t.Skip("seconds")
+	}
+	a, b := two(t, "memory", endpoint.Config{Filter: faulty(7), CM: cm.Config{PacketLifetime: 13, AckDelay: 13}})
+	span := max(*long, 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), span+2*time.Minute)
+	defer cancel()
+	end := time.Now().Add(span)
+	cfg := endpoint.ConnConfig{RecvDepth: 4, RecvSize: 32 << 10, SendDepth: 8}
+	l, err := b.Listen(ctx, ":7174", &endpoint.ListenConfig{ConnConfig: cfg, Backlog: 128})
+	require.NoError(t, err)
+	var wg, served sync.WaitGroup
+	served.Add(1)
+	go func() { // echo
+		defer served.Done()
+		for {
+			c, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			served.Add(1)
+			go func() {
+				defer served.Done()
+				buf := make([]byte, 32<<10)
+				for {
+					k, err := c.Recv(ctx, buf)
+					if err == nil {
+						err = c.Send(ctx, buf[:k])
+					}
+					if err != nil {
+						// A client that has its echo may leave before we have its acknowledgement. One
+						// that waits for it tells.
+						c.Close()
+						return
+					}
+				}
+			}()
+		}
+	}()
+	var rounds, bytesMoved atomic.Int64
+	for i := range 64 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			rng := rand.New(rand.NewPCG(9, uint64(i)))
+			mr, err := b.Register(make([]byte, 64<<10), qp.RemoteRead|qp.RemoteWrite)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer mr.Close()
+			for time.Now().Before(end) && !t.Failed() {
+				c, err := a.Dial(ctx, addr(b), &cfg)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for range 1 + rng.IntN(20) {
+					data := random(1+rng.IntN(32<<10), rng.Uint64())
+					got := make([]byte, 32<<10)
+					err := c.Send(ctx, data)
+					k := 0
+					if err == nil {
+						k, err = c.Recv(ctx, got)
+					}
+					if err != nil || !bytes.Equal(data, got[:k]) {
+						t.Errorf("echo of %d bytes: %d, %v", len(data), k, err)
+						return
+					}
+					err = c.WriteRemote(ctx, mr.Remote(), data)
+					got = got[:len(data)]
+					clear(got)
+					if err == nil {
+						err = c.ReadRemote(ctx, got, mr.Remote())
+					}
+					if err != nil || !bytes.Equal(data, got) {
+						t.Errorf("%d bytes written and read: %v", len(data), err)
+						return
+					}
+					rounds.Add(1)
+					bytesMoved.Add(int64(4 * len(data)))
+				}
+				c.Close()
+			}
+		}()
+	}
+	wg.Wait()
+	l.Close()
+	require.Eventually(t, func() bool { return a.Metrics().Conns == 0 && b.Metrics().Conns == 0 }, time.Minute, 10*time.Millisecond)
+	cancel()
+	served.Wait()
+	require.Zero(t, b.Metrics().Regions)
+	require.Zero(t, a.Metrics().Outstanding)
+	t.Logf("%v: %d connections, %d rounds, %d MB, %d packets refused for their ICRC", span, a.Metrics().Endpoint.Established, rounds.Load(), bytesMoved.Load()>>20,
+		b.Metrics().Port.RxICRCEncapsulated)
 }

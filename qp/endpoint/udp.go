@@ -24,8 +24,9 @@ import (
 // port 4791 only, and knows nothing of ECN, VLANs and DSCP.
 func UDP(address string) Wire { return udpWire{address: address} }
 
-// StrictUDP is UDP, but takes IPv4 packets of identification 0 only, as this package
-// sends them; the Linux driver counts it up.
+// StrictUDP is UDP, but takes IPv4 packets of identification 0 only, as another StrictUDP
+// sends them; the Linux driver counts it up, and so does UDP with packets that it sends at
+// once to its own host.
 func StrictUDP(address string) Wire { return udpWire{address, true} }
 
 type udpWire struct {
@@ -70,6 +71,7 @@ type udp struct {
 	finder frame.Finder
 
 	in, out *batch
+	joined  joined
 	n       int    // datagrams that wait received
 	pkt     []byte // headers as they must have been, and the packet
 	rx, tx  frame.Frame
@@ -240,7 +242,7 @@ func (u *udp) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 		bytes += len(b)
 	}
 	if n != 0 {
-		err = u.out.send(n)
+		err = u.out.send()
 	}
 	return n, bytes, err
 }
@@ -248,14 +250,47 @@ func (u *udp) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 // put makes f the n-th packet to be sent, and returns it as an Ethernet frame.
 func (u *udp) put(n int, f *frame.Frame) []byte {
 	f.VLANs, f.SrcPort, f.DstPort = 0, u.local.Port(), u.local.Port()
-	b := f.AppendTo(u.out.bufs[n][:0])
-	u.out.bufs[n] = b
 	skip := 14 + 40 + 8
 	if f.Net == frame.IPv4 {
 		skip = 14 + 20 + 8
 	}
-	u.out.put(n, skip, netip.AddrPortFrom(f.Dst, u.local.Port()))
+	size := f.Size() - skip
+	joins := n != 0 && u.splits(f.Dst) && u.joined.takes(f.Dst, size)
+	if !joins {
+		u.joined = joined{to: f.Dst, size: size, bytes: size, n: 1}
+	}
+	if f.Net == frame.IPv4 {
+		f.ID = uint16(u.joined.n - 1) // as the kernel numbers them
+	}
+	b := f.AppendTo(u.out.bufs[n][:0])
+	u.out.bufs[n] = b
+	u.out.put(n, skip, netip.AddrPortFrom(f.Dst, u.local.Port()), joins)
 	return b
+}
+
+// joined is the packets that go as one datagram, which the kernel takes apart: all of
+// one size, but for the last, which may be shorter.
+type joined struct {
+	to             netip.Addr
+	size, bytes, n int
+	over           bool
+}
+
+// takes reports whether a packet of n bytes may be the next.
+func (j *joined) takes(to netip.Addr, n int) bool {
+	if j.over || to != j.to || n > j.size || j.bytes+n > maxJoined {
+		return false
+	}
+	j.n, j.bytes, j.over = j.n+1, j.bytes+n, n < j.size
+	return true
+}
+
+// splits reports whether the kernel may take datagrams to an address apart. It numbers
+// the identifications of the packets of an IPv4 datagram, and the ICRC covers them. What a
+// card does that takes them apart itself is not known, so that this is for IPv6, which has
+// none, and for this host.
+func (u *udp) splits(to netip.Addr) bool {
+	return u.out.split && !u.ids.strict && (!to.Is4() || to.IsLoopback() || to == u.local.Addr())
 }
 
 func (u *udp) inject([]byte) error { return errNoFrames }

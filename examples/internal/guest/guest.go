@@ -95,6 +95,9 @@ func (g *Guest) Close() {
 	kill.Stop()
 }
 
+// Signal sends the guest's machine a signal: SIGSTOP freezes it.
+func (g *Guest) Signal(s os.Signal) error { return g.cmd.Process.Signal(s) }
+
 func (g *Guest) read() (Answer, error) {
 	line, err := g.out.ReadString('\n')
 	if err != nil {
@@ -181,7 +184,7 @@ func (g *Guest) Do(t testing.TB, format string, args ...any) Answer {
 // Poll waits for n completions of a guest's QP.
 func (g *Guest) Poll(t testing.TB, qp uint64, n int) []map[string]string {
 	t.Helper()
-	a := g.Do(t, "poll qp=%d n=%d ms=10000", qp, n)
+	a := g.Do(t, "poll qp=%d n=%d ms=30000", qp, n)
 	require.Len(t, a.Groups, n, "completions of the guest")
 	return a.Groups
 }
