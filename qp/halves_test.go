@@ -133,6 +133,27 @@ func TestResponderAlone(t *testing.T) {
 	require.EqualValues(t, 1, r.Counters().Inactive)
 }
 
+// A requester by itself drops responses in Error, and nothing completes twice (rule
+// RQ-33).
+func TestRequesterAloneInError(t *testing.T) {
+	r, err := qp.NewRequester(base(qp.RC))
+	require.NoError(t, err)
+	a := good(qp.RTS)
+	require.NoError(t, r.Connect(a))
+	require.NoError(t, r.PostSend(epoch, &qp.SendWR{Op: qp.OpSend, Local: []byte{1}, Flags: qp.Signaled}))
+	var out qp.Outgoing
+	require.True(t, r.NextPacket(epoch, &out))
+	nak := &bth.Packet{}
+	nak.Opcode, nak.DestQP, nak.PKey, nak.PSN = bth.RC.Opcode(bth.Acknowledge), base(qp.RC).QPN, a.PKey, out.Packet.PSN
+	nak.AETH.Syndrome = aeth.NakSyndrome(aeth.NakInvalidRequest)
+	require.Equal(t, qp.Failed, r.HandlePacket(epoch, nak))
+	require.Equal(t, qp.Inactive, r.HandlePacket(epoch, nak))
+	var c qp.Completion
+	require.True(t, r.NextCompletion(&c))
+	require.Equal(t, qp.RemoteInvalidReqErr, c.Status)
+	require.False(t, r.NextCompletion(&c))
+}
+
 // Rule RS-19: a responder of a QP in Init drops with verdict Inactive.
 func TestResponderInInit(t *testing.T) {
 	q := in(t, base(qp.RC), qp.Init)
