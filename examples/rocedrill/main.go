@@ -245,7 +245,7 @@ func (o *options) open() (*device, error) {
 		info, err := a.do("info")
 		if err != nil {
 			d.close()
-			return nil, err
+			return nil, fmt.Errorf("%s takes connections, but no agent responds there; does drill-agent run? %w", o.agent, err)
 		}
 		for k, v := range info.words {
 			d.can[k] = v
