@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/cnp"
+	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/congestion"
 	"github.com/roce-go/roce/qp/simnet"
@@ -404,4 +405,44 @@ func TestConfigErrors(t *testing.T) {
 	require.ErrorIs(t, err, simnet.ErrConfig)
 	require.Equal(t, "dropped", simnet.Dropped.String())
 	require.Equal(t, "9", fmt.Sprint(simnet.Fate(9)))
+}
+
+// Pauses that nobody ends are over when their time has come, the second and the third as
+// the first, at a switch and at a host.
+func TestPausesEndByTime(t *testing.T) {
+	for _, bySwitch := range []bool{true, false} {
+		n := simnet.New(simnet.Config{})
+		a, err := n.AddHost(simnet.HostConfig{})
+		require.NoError(t, err)
+		b, err := n.AddHost(simnet.HostConfig{})
+		require.NoError(t, err)
+		var paused *simnet.Direction
+		if bySwitch {
+			s, err := n.AddSwitch(simnet.SwitchConfig{})
+			require.NoError(t, err)
+			l, err := n.Connect(s, a, gigabit100)
+			require.NoError(t, err)
+			_, err = n.Connect(b, s, gigabit100)
+			require.NoError(t, err)
+			paused = l.AB()
+		} else {
+			l, err := n.Connect(b, a, gigabit100)
+			require.NoError(t, err)
+			paused = l.AB()
+		}
+		f, err := n.AddFlow(simnet.FlowConfig{From: b, To: a, Op: qp.OpWrite, Size: 1 << 20, Count: 1, Conn: simnet.ConnConfig{DSCP: 26}})
+		require.NoError(t, err)
+		for _, at := range []time.Duration{10, 30, 50} {
+			n.After(at*time.Microsecond, func() {
+				k := pfc.New([6]byte(a.Port.MAC()))
+				k.Set(3, 200) // of 512 bits: 1.024 us
+				require.NoError(t, a.Inject(k.AppendFrame(nil)))
+			})
+		}
+		idle, err := n.RunUntilIdle(200 * time.Microsecond)
+		require.NoError(t, err)
+		require.True(t, idle && f.Done(), "by switch %v", bySwitch)
+		require.EqualValues(t, 3, paused.Counters().Pauses)
+		require.Equal(t, 3*1024*time.Nanosecond, paused.Counters().PausedFor[3])
+	}
 }
