@@ -60,7 +60,10 @@ func checkValues[T comparable, P pointer[T]](t *testing.T, size int) {
 		var got T
 		require.NoError(t, P(&got).Decode(fresh))
 		require.NoError(t, P(&got).Validate(), "what was decoded fits")
-		checked, err := P(&v).AppendBinary(bytes.Clone(prefix))
+		checked, err := P(&got).AppendBinary(bytes.Clone(prefix))
+		require.NoError(t, err)
+		require.Equal(t, out, checked, "what was decoded is encoded the same")
+		checked, err = P(&v).AppendBinary(bytes.Clone(prefix))
 		if P(&v).Validate() != nil {
 			require.NotEqual(t, v, got, "Validate said that something is lost")
 			require.ErrorIs(t, err, bth.ErrRange)

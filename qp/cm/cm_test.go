@@ -482,6 +482,9 @@ func TestValidate(t *testing.T) {
 		"PSN":             {&cm.REQ{StartingPSN: 1 << 24}, cm.ErrRange},
 		"MTU":             {&cm.REQ{PathPacketPayloadMTU: 16}, cm.ErrRange},
 		"flow label":      {&cm.REQ{Primary: cm.Path{FlowLabel: 1 << 20}}, cm.ErrRange},
+		"vendor fits":     {&cm.REQ{VendorID: 1<<24 - 1}, nil},
+		"vendor":          {&cm.REQ{VendorID: 1 << 24}, cm.ErrRange},
+		"reserved bits":   {&cm.REQ{Primary: cm.Path{Reserved0: 64}}, cm.ErrRange},
 		"alternate SL":    {&cm.REQ{Alternate: cm.Path{SL: 16}}, cm.ErrRange},
 		"REQ data":        {&cm.REQ{PrivateData: long[:93]}, cm.ErrTooLong},
 		"REQ data fit":    {&cm.REQ{PrivateData: long[:92]}, nil},
@@ -641,4 +644,5 @@ func TestMTU(t *testing.T) {
 		assert.Equal(t, want, cm.MTU(code).Bytes())
 	}
 	assert.Zero(t, cm.MTU(255).Bytes())
+	assert.Equal(t, [...]cm.MTU{1, 2, 3, 4, 5}, [...]cm.MTU{cm.MTU256, cm.MTU512, cm.MTU1024, cm.MTU2048, cm.MTU4096})
 }

@@ -482,7 +482,23 @@ func TestMachineMisuse(t *testing.T) {
 	require.NoError(t, err)
 	_, err = small.Connect(w.now, request())
 	require.ErrorIs(t, err, cm.ErrFull)
+	_, err = small.ResolveSIDR(w.now, request())
+	require.ErrorIs(t, err, cm.ErrFull)
+	require.NoError(t, m.Disconnect(w.now, id, make([]byte, 220)), "private data that just fits")
 	w.over()
+
+	// An RTU's private data is checked before anything changes.
+	w = newWorld(t)
+	w.a.on = func(s *side, e *cm.Event) {
+		if e.Kind == cm.EventReply {
+			require.ErrorIs(t, s.m.Ready(e.ID, make([]byte, 225)), cm.ErrTooLong)
+			require.NoError(t, s.m.Ready(e.ID, make([]byte, 224)))
+		}
+	}
+	_, err = w.a.m.Connect(w.now, request())
+	require.NoError(t, err)
+	w.run(time.Second)
+	require.Len(t, w.b.event(cm.EventEstablished).PrivateData, 224)
 }
 
 // What Linux's RDMA-CM sends (captures of rping, udaddy and a refused call), and
