@@ -451,7 +451,8 @@ func (r *results) table(g *guest.Guest, version string) string {
 	b.WriteString(`
 Not tried: rstream, riostream and rcopy (they speak the protocol of rsockets over RDMA-CM),
 qperf (a protocol of its own over TCP) and perftest -R (its hand-shake in SENDs). These
-programs have no counterpart here.
+programs have no counterpart here. Loss with udaddy, rdma_xserver and cmtime: nobody sends
+again what they lose when they end.
 
 Known of the driver:
 
