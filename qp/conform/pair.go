@@ -45,6 +45,7 @@ func (w *Watcher) pair(s *stream) *stream {
 		if s.hits > 2 {
 			return p
 		}
+		x.unlearn()
 		s.peer, p.peer = -1, -1
 		s.peerQP, p.peerQP = 0, 0
 	}
@@ -208,12 +209,21 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 	return best
 }
 
+// unlearn forgets what responses told that were perhaps to another flow.
+func (x *exchange) unlearn() {
+	x.count.known = false
+	x.answered = 0
+}
+
 // join makes s and t the two directions of a connection.
 func (w *Watcher) join(s, t *stream, by pairing) {
 	for _, x := range [2]*stream{s, t} {
 		if x.peer >= 0 {
 			w.streams[x.peer].peer = -1
 		}
+	}
+	if t.peer >= 0 && t.peer != s.id && t.req != nil {
+		t.req.unlearn()
 	}
 	s.peer, t.peer = t.id, s.id
 	s.peerQP, t.peerQP = t.qp, s.qp

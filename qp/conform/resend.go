@@ -394,6 +394,9 @@ func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 		w.report(s, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
 	case e == nil || e.sends > 1:
 		// It may have been on its way already, sent again for another reason.
+	case since <= int64(w.cfg.Reorder):
+		// So may one of which the first sending was not seen.
+		w.hint(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
 	default:
 		w.doubt(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
 	}
