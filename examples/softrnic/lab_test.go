@@ -409,7 +409,11 @@ const (
 
 // record notes how the test t of an operation ends.
 func (r *results) record(t *testing.T, op string, role int) {
-	t.Cleanup(func() { r.count(op, role, !t.Failed()) })
+	t.Cleanup(func() {
+		if !t.Skipped() {
+			r.count(op, role, !t.Failed())
+		}
+	})
 }
 
 func (r *results) count(op string, role int, ok bool) {
