@@ -41,15 +41,19 @@ func TestNoAllocation(t *testing.T) {
 	}
 	play()
 	play()
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	for range 10 {
-		play()
+	// The runtime itself may allocate a little meanwhile: the least of several counts.
+	least := uint64(1 << 32)
+	for range 5 {
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		for range 10 {
+			play()
+		}
+		runtime.ReadMemStats(&after)
+		least = min(least, after.Mallocs-before.Mallocs)
 	}
-	runtime.ReadMemStats(&after)
-	// The runtime itself may allocate a little meanwhile.
-	require.Less(t, after.Mallocs-before.Mallocs, uint64(10))
+	require.Less(t, least, uint64(10))
 }
 
 // Memory is bounded by MaxFlows: a million frames, each of a flow of its own,
