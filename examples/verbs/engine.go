@@ -163,10 +163,11 @@ func (e *engine) receive(now time.Time) bool {
 
 // deliver hands a packet to the port.
 func (e *engine) deliver(now time.Time, pkt []byte) {
+	r := e.sock.Decode(pkt, &e.rx) // which enters the identification
 	if e.tap != nil {
 		e.tap.network(now, pkt)
 	}
-	if r := e.sock.Decode(pkt, &e.rx); r != softnic.Delivered {
+	if r != softnic.Delivered {
 		e.port.CountDropped(r)
 		return
 	}

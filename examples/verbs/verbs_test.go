@@ -377,9 +377,9 @@ func TestQperf(t *testing.T) {
 	}()
 	var out []byte
 	var err error
-	for range 20 { // until the server listens
+	for range 20 { // until the server, and the child that it forks for each test, listens
 		out, err = command(ctx, "127.0.0.3", nil, "qperf", "-lp", port, "-t", "1", "-cm", "1", "127.0.0.2", "rc_lat", "rc_rdma_write_bw").CombinedOutput()
-		if err == nil || !strings.Contains(string(out), "onnect") {
+		if err == nil || !strings.Contains(string(out), "onnect") && !strings.Contains(string(out), "rejected") {
 			break
 		}
 		time.Sleep(200 * time.Millisecond)

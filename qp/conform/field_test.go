@@ -245,3 +245,33 @@ func TestFieldMarks(t *testing.T) {
 	_, all := watch(t, conform.Config{}, k.recs)
 	require.Equal(t, []string{"note ecn-unanswered 0"}, table(all))
 }
+
+// A sender whose kernel cuts datagrams into packets (UDP_SEGMENT, as Linux 6 does it)
+// numbers those of each from 0: a retransmission has the identifications of what it
+// repeats, and is not a copy of it.
+// Rule RS-03.
+func TestFieldSegmented(t *testing.T) {
+	k := newTalk()
+	message := func(p uint32) {
+		for i, op := range []bth.Opcode{bth.RCSendFirst, bth.RCSendMiddle, bth.RCSendMiddle, bth.RCSendLast} {
+			f := k.frame(1, op, p+uint32(i))
+			f.ID = uint16(i)
+			f.Packet.AckReq = op == bth.RCSendLast
+			f.Packet.SetPayload(make([]byte, 1024))
+			k.put(f)
+		}
+	}
+	for i := range uint32(8) {
+		message(100 + 4*i)
+		k.ack(103+4*i, 1+i)
+	}
+	message(132)
+	k.resp(bth.RCAcknowledge, 132, 0x60, 8, 0) // NAK, PSN sequence error
+	message(132)
+	k.ack(135, 9)
+	_, all := watch(t, conform.Config{}, k.recs)
+	require.Empty(t, breaches(all))
+	for _, f := range all {
+		require.NotEqual(t, conform.DuplicateRequest, f.Check, "frame %d", f.Frame)
+	}
+}

@@ -155,7 +155,11 @@ type place struct {
 	lastID uint16
 	same   uint8 // packets in a row with the same one
 	varies bool
-	gap    spacing
+	// The identification began again at 0 from a small one: the sender's kernel cuts
+	// datagrams into packets and numbers those of each from 0 (UDP_SEGMENT of Linux,
+	// at most 128), so that a retransmission has the same as what it repeats.
+	restarts bool
+	gap      spacing
 }
 
 // spacing learns how much later copies come that are the same in every bit. Two
@@ -215,7 +219,7 @@ func (w *Watcher) twice(s *stream) bool {
 
 // tells reports whether the IPv4 identification of s tells packets apart.
 func (p *place) tells(f *frame.Frame) bool {
-	return f.Net == frame.IPv4 && (p.varies || f.ID != 0 && p.same < 2)
+	return f.Net == frame.IPv4 && !p.restarts && (p.varies || f.ID != 0 && p.same < 2)
 }
 
 var none sighting
@@ -283,6 +287,9 @@ func (w *Watcher) fold(s *stream) *stream {
 	}
 	if !known {
 		if f.Net == frame.IPv4 {
+			if f.ID == 0 && p.lastID != 0 && p.lastID < 128 {
+				p.restarts = true
+			}
 			if f.ID != p.lastID {
 				p.varies = p.varies || p.lastID != 0
 				p.same = 0

@@ -180,10 +180,11 @@ func header(b []byte, src, dst netip.AddrPort, n int) []byte {
 func (u *udp) deliver(now time.Time, e *Endpoint) {
 	for i := range u.n {
 		pkt := u.packet(i)
+		r := u.decode(pkt, &u.rx) // which enters the identification
 		if e.tap != nil {
 			e.recordIP(now, pkt)
 		}
-		if r := u.decode(pkt, &u.rx); r != softnic.Delivered {
+		if r != softnic.Delivered {
 			e.port.CountDropped(r)
 			continue
 		}
