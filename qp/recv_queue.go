@@ -1,5 +1,9 @@
 package qp
 
+import (
+
+)
+
 // recvQueue is where a responder takes receives from, and the completions that wait to
 // be polled.
 //
@@ -81,3 +85,89 @@ func (q *recvQueue) pop(c *Completion) bool {
 	q.compHead++
 	return true
 }
+
+// recvRing holds posted receives, oldest first.
+type recvRing struct {
+	wr         []RecvWR
+	head, tail uint32
+	max        uint32
+}
+
+func newRecvRing(n int) recvRing {
+	return recvRing{wr: make([]RecvWR, ringSize(n)), max: uint32(n)}
+}
+
+func (q *recvRing) len() int { return int(q.tail - q.head) }
+
+func (q *recvRing) post(wr *RecvWR) error {
+	if wr == nil {
+		return ErrNil
+	}
+	if q.tail-q.head >= q.max {
+		return errRecvFull
+	}
+	if buf := (span{one: wr.Local, many: wr.Scatter, sges: wr.SGEs}); buf.len() > MaxMessage {
+		return errMessage
+	}
+	q.wr[q.tail&uint32(len(q.wr)-1)] = *wr
+	q.tail++
+	return nil
+}
+
+func (q *recvRing) take(wr *RecvWR) bool {
+	if q.head == q.tail {
+		return false
+	}
+	slot := &q.wr[q.head&uint32(len(q.wr)-1)]
+	*wr = *slot
+	*slot = RecvWR{}
+	q.head++
+	return true
+}
+
+// SRQ is a receive queue that several QPs share. Like the QPs that use it, it
+// is not safe for concurrent use.
+type SRQ struct {
+	ring  recvRing
+	num   uint32
+	limit uint32
+	armed bool
+	hasPD bool
+	pd    PD
+}
+
+// NewSRQ returns a queue for at most n receives, 1 .. 2^20. Its number, 24 bits,
+// is how XRC requests name it.
+func NewSRQ(num uint32, n int) (*SRQ, error) {
+	if n < 1 || n > 1<<20 || num > 0xffffff {
+		return nil, ErrConfig
+	}
+	return &SRQ{ring: newRecvRing(n), num: num}, nil
+}
+
+// Num returns the queue's number.
+func (q *SRQ) Num() uint32 { return q.num }
+
+// SetPD gives the queue a protection domain of its own: SGEs of its receives name memory
+// of pd instead of that of the QP, and requests to an XRC target that name the queue reach
+// that memory. Without it all are in the QP's.
+func (q *SRQ) SetPD(pd PD) { q.pd, q.hasPD = pd, true }
+
+// Len returns the number of receives posted and not yet consumed.
+func (q *SRQ) Len() int { return q.ring.len() }
+
+// LimitReached reports, once after each Arm, that fewer receives are left than
+// the limit (IBV_EVENT_SRQ_LIMIT_REACHED).
+func (q *SRQ) LimitReached() bool {
+	if q.armed && q.ring.len() < int(q.limit) {
+		q.armed = false
+		return true
+	}
+	return false
+}
+
+// Arm sets the limit that LimitReached reports (srq_limit). 0 disarms.
+func (q *SRQ) Arm(limit int) { q.limit, q.armed = uint32(limit), limit > 0 }
+
+// PostRecv adds a receive.
+func (q *SRQ) PostRecv(wr *RecvWR) error { return q.ring.post(wr) }

@@ -363,3 +363,103 @@ func (e *experiment) times(times []time.Duration) {
 	us := func(p float64) float64 { return float64(lab.Percentile(times, p)) / 1e3 }
 	e.Messages, e.FCT50, e.FCT99, e.FCTMax = len(times), us(0.5), us(0.99), us(1)
 }
+
+// load is the part of the hosts' links that arrivals take.
+const load = 0.5
+
+// binEdges are the sizes that slowdowns are told apart by, in bytes.
+var binEdges = []int{10_000, 30_000, 80_000, 200_000, 1_000_000, 5_000_000}
+
+// websearch has messages arrive by chance, each over a queue pair of its own from one
+// host to another, in the first three quarters of the time.
+func websearch(b *builder) error {
+	b.top.Core = 2 * b.top.Rate
+	if err := b.on(b.top.Clos(4, 4, 8)); err != nil {
+		return err
+	}
+	hosts := b.f.Hosts()
+	b.s.Watch(hosts[0].Link().BA())
+	c := b.conn()
+	c.SendDepth, c.RecvDepth, c.RdAtomic = 1, 1, -1
+	var err error
+	b.play, err = lab.Play{Conn: c}.Start(b.f.Network, lab.Poisson(b.o.seed, lab.WebSearch, len(hosts), load, b.top.Rate, b.total*3/4))
+	if err != nil {
+		return err
+	}
+	b.after = func() {
+		var times []time.Duration
+		bytes := 0
+		out := b.play.Outcomes()
+		for _, o := range out {
+			if !o.Over() {
+				b.Left++
+				continue
+			}
+			times = append(times, o.Time)
+			bytes += o.Size
+		}
+		bins := lab.Slowdowns(out, binEdges, 0)
+		b.Bins = bins[:len(bins)-1] // the last is that of all
+		b.times(times)
+		b.Goodput = float64(bytes) * 8 / float64(b.total)
+	}
+	return nil
+}
+
+// reduceBytes is what an all-reduce sums up.
+const reduceBytes = 8 << 20
+
+// allreduce has hosts do a ring all-reduce over and over: each of n hosts sends its part
+// of 1/n to the next, 2 (n-1) times. A step begins when the part of the step before has
+// come from the neighbour, and a round, at each host, when the one before is over there.
+func allreduce(b *builder) error {
+	if b.n < 2 || b.n%2 != 0 {
+		return fmt.Errorf("allreduce takes an even number of hosts, -n %d is none", b.n)
+	}
+	// Two racks, and as many ways between them as a rack has hosts: which flows
+	// share one is luck.
+	if err := b.on(b.top.Clos(2, b.n/2, b.n/2)); err != nil {
+		return err
+	}
+	b.s.Watch(b.f.Switches()[0].Outputs()[b.n/2]) // the first way up
+
+	round := lab.RingAllReduce(b.n, reduceBytes)
+	for i := range round { // from rack to rack
+		place := func(h int) int { return h%2*(b.n/2) + h/2 }
+		round[i].From, round[i].To = place(round[i].From), place(round[i].To)
+	}
+	sent := 2 * float64(b.n-1) / float64(b.n) * reduceBytes * 8 // bits by a host in a round
+	most := int(b.total.Seconds()*float64(b.top.Rate)/sent) + 1 // rounds
+	var err error
+	if b.play, err = (lab.Play{Conn: b.conn()}).Start(b.f.Network, lab.Rounds(round, most)); err != nil {
+		return err
+	}
+	b.after = func() {
+		// A round is from the end of the one before to when its last part has come.
+		var times []time.Duration
+		last, out := time.Duration(0), b.play.Outcomes()
+		for ; len(out) >= len(round); out = out[len(round):] {
+			end := last
+			for i := range round {
+				if !out[i].Over() {
+					end = 0
+					break
+				}
+				end = max(end, out[i].Began+out[i].Time)
+			}
+			if end == 0 {
+				break
+			}
+			times = append(times, end-last)
+			last = end
+		}
+		for _, d := range times {
+			b.Rounds = append(b.Rounds, float64(d)/1e3)
+		}
+		if last > 0 {
+			b.Goodput = sent * float64(len(times)) / float64(last)
+		}
+		b.times(times)
+	}
+	return nil
+}

@@ -1,7 +1,10 @@
 package conform_test
 
 import (
+	"container/heap"
 	"hash/crc32"
+	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -12,7 +15,9 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/crc"
 	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/conform"
+	"github.com/roce-go/roce/qp/softnic"
 )
 
 // stream makes n messages of three packets of 1 KiB, each acknowledged, of one
@@ -119,4 +124,233 @@ func TestStream(t *testing.T) {
 	require.Empty(t, all)
 	total := w.Total()
 	require.EqualValues(t, 1000, total.MessagesDone)
+}
+
+// wire is two ports with a tap between them, in virtual time. What a port sends
+// and what it gets passes through functions that may change it, which makes a port
+// break any rule: hook sees a frame and returns what goes on instead of it.
+type wire struct {
+	tb    testing.TB
+	rng   *rand.Rand
+	now   time.Time
+	ports [2]*softnic.Port
+	qps   [2]*softnic.QP
+	cq    *softnic.CQ
+	out   [2]hook
+	in    [2]hook
+	loss  [2]float64 // behind the tap, towards host 0 and 1
+	ids   bool       // the IPv4 identification counts
+	id    [2]uint16
+	busy  [2]time.Time // until when a host's link sends
+	queue flights
+	seq   int
+	tape  []rec
+	done  int
+	va    uint64
+	key   uint32
+	cva   uint64
+	ckey  uint32
+}
+
+type hook func(f *frame.Frame) []*frame.Frame
+
+// flight is a frame on its way: first to the tap, then to its receiver.
+type flight struct {
+	at   time.Time
+	seq  int
+	to   int
+	seen bool
+	b    []byte
+	call func()
+}
+
+type flights []flight
+
+func (q flights) Len() int { return len(q) }
+func (q flights) Less(i, j int) bool {
+	if c := q[i].at.Compare(q[j].at); c != 0 {
+		return c < 0
+	}
+	return q[i].seq < q[j].seq
+}
+func (q flights) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *flights) Push(x any)   { *q = append(*q, x.(flight)) }
+func (q *flights) Pop() any {
+	f := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return f
+}
+
+const wireMTU = 1024
+
+func newWire(tb testing.TB, seed uint64, set func(i int, c *softnic.QPConfig, a *qp.Attr)) *wire {
+	w := &wire{tb: tb, rng: rand.New(rand.NewPCG(seed, 9)), now: time.Unix(1_900_000_000, 0), cq: softnic.NewCQ(), va: 0x10000, cva: 0x80000}
+	var regions [2]*qp.Regions
+	for i := range w.ports {
+		var err error
+		regions[i], err = qp.NewRegions(8)
+		require.NoError(tb, err)
+		w.ports[i], err = softnic.New(softnic.Config{MAC: frame.MAC{2, 5: byte(i + 1)}, GIDs: []softnic.GID{{Addr: hostAddr(i)}}, Regions: regions[i]})
+		require.NoError(tb, err)
+	}
+	var err error
+	w.key, err = regions[1].Register(qp.Region{Data: make([]byte, 16384), Addr: w.va, Access: qp.RemoteWrite | qp.RemoteRead})
+	require.NoError(tb, err)
+	w.ckey, err = regions[1].Register(qp.Region{Data: make([]byte, 8), Addr: w.cva, Access: qp.RemoteAtomic})
+	require.NoError(tb, err)
+	attrs := [2]qp.Attr{}
+	for i, p := range w.ports {
+		c := softnic.QPConfig{Config: qp.Config{MaxSendWR: 256, MaxRecvWR: 256, MaxRdAtomic: 4, MaxDestRdAtomic: 4, LinuxRetryForever: true, AckEvery: 4}, SendCQ: w.cq}
+		a := &attrs[i]
+		gid := hostAddr(1 - i).As16()
+		*a = qp.Attr{PKey: 0xffff, Access: qp.RemoteWrite | qp.RemoteRead | qp.RemoteAtomic, PathMTU: wireMTU,
+			AH: qp.AHAttr{GID: gid, MAC: frame.MAC{2, 5: byte(2 - i)}}, SQPSN: psn.PSN(1000 * (i + 1)), RQPSN: psn.PSN(1000 * (2 - i)),
+			MaxDestRdAtomic: 4, MaxRdAtomic: 4, MinRNRTimer: 12, Timeout: 14, RetryCnt: 7, RNRRetry: 7}
+		if set != nil {
+			set(i, &c, a)
+		}
+		w.qps[i], err = p.CreateQP(c)
+		require.NoError(tb, err)
+	}
+	for i, q := range w.qps {
+		attrs[i].DestQPN = w.qps[1-i].Num()
+		require.NoError(tb, q.Connect(w.now, &attrs[i]))
+	}
+	return w
+}
+
+func hostAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}) }
+
+func (w *wire) push(f flight) {
+	w.seq++
+	f.seq = w.seq
+	heap.Push(&w.queue, f)
+}
+
+func (w *wire) after(d time.Duration, call func()) { w.push(flight{at: w.now.Add(d), call: call}) }
+
+// through lets b pass a hook.
+func (w *wire) through(h hook, b []byte) [][]byte {
+	var f frame.Frame
+	if h == nil || f.Decode(frame.Ethernet, b) != nil || f.Packet.Opcode.Service() != bth.RC {
+		return [][]byte{b}
+	}
+	f.Packet.Payload = append([]byte(nil), f.Packet.Payload...)
+	var out [][]byte
+	for _, g := range h(&f) {
+		out = append(out, g.AppendTo(nil))
+	}
+	return out
+}
+
+// send puts on the wire what the ports have to send.
+func (w *wire) send() {
+	for i, p := range w.ports {
+		for {
+			b, ok := p.NextFrame(w.now, nil)
+			if !ok {
+				break
+			}
+			for _, b := range w.through(w.out[i], b) {
+				w.emit(i, b)
+			}
+		}
+	}
+}
+
+// emit puts a frame of host i on the wire.
+func (w *wire) emit(i int, b []byte) {
+	at := w.now
+	if w.busy[i].After(at) {
+		at = w.busy[i]
+	}
+	w.busy[i] = at.Add(100)
+	if w.ids {
+		var f frame.Frame
+		if f.Decode(frame.Ethernet, b) == nil {
+			w.id[i]++
+			f.ID = w.id[i]
+			b = f.AppendTo(nil)
+		}
+	}
+	w.push(flight{at: at.Add(2 * us), to: 1 - i, b: b})
+}
+
+// run lets time pass until nothing is left to do, or for limit.
+func (w *wire) run(limit time.Duration) {
+	end := w.now.Add(limit)
+	for {
+		w.send()
+		next, ok := end, false
+		if len(w.queue) > 0 && w.queue[0].at.Before(next) {
+			next, ok = w.queue[0].at, true
+		}
+		for _, p := range w.ports {
+			if d, has := p.Deadline(); has && d.Before(next) {
+				next, ok = d, true
+			}
+		}
+		if !ok {
+			return
+		}
+		if next.After(w.now) {
+			w.now = next
+		}
+		for len(w.queue) > 0 && !w.queue[0].at.After(w.now) {
+			f := heap.Pop(&w.queue).(flight)
+			switch {
+			case f.call != nil:
+				f.call()
+			case !f.seen:
+				if len(f.b) < 60 {
+					f.b = append(f.b, make([]byte, 60-len(f.b))...)
+				}
+				w.tape = append(w.tape, rec{f.at, f.b, len(f.b)})
+				if w.rng.Float64() >= w.loss[f.to] {
+					w.push(flight{at: f.at.Add(2 * us), to: f.to, seen: true, b: f.b})
+				}
+			default:
+				for _, b := range w.through(w.in[f.to], f.b) {
+					w.ports[f.to].HandleFrame(w.now, b)
+				}
+			}
+		}
+		for _, p := range w.ports {
+			p.Tick(w.now)
+		}
+		var wc qp.Completion
+		for w.cq.Poll(&wc) {
+			w.done++
+		}
+	}
+}
+
+// work posts a round of all operations.
+func (w *wire) work(late bool) {
+	msg := make([]byte, 3000)
+	for i := range msg {
+		msg[i] = byte(w.rng.Uint32())
+	}
+	post := func(wr qp.SendWR) {
+		wr.Flags = qp.Signaled
+		_ = w.qps[0].PostSend(w.now, &wr) // a QP that the fault has broken refuses it
+	}
+	give := func() {
+		for range 3 {
+			_ = w.qps[1].PostRecv(&qp.RecvWR{Local: make([]byte, 3000)})
+		}
+	}
+	if late {
+		w.after(900*us, give)
+	} else {
+		give()
+	}
+	post(qp.SendWR{Op: qp.OpSend, Local: msg[:102]})
+	post(qp.SendWR{Op: qp.OpWrite, Local: msg, RemoteAddr: w.va, RKey: w.key})
+	post(qp.SendWR{Op: qp.OpWriteImm, Local: msg[:1500], RemoteAddr: w.va, RKey: w.key})
+	post(qp.SendWR{Op: qp.OpRead, Local: make([]byte, 2500), RemoteAddr: w.va, RKey: w.key})
+	post(qp.SendWR{Op: qp.OpSend, Local: msg[:3000]})
+	post(qp.SendWR{Op: qp.OpFetchAdd, Local: make([]byte, 8), RemoteAddr: w.cva, RKey: w.ckey, CompareAdd: 1})
+	post(qp.SendWR{Op: qp.OpWrite, Local: msg[:64], RemoteAddr: w.va, RKey: w.key})
+	post(qp.SendWR{Op: qp.OpRead, Local: make([]byte, 64), RemoteAddr: w.va, RKey: w.key})
 }

@@ -206,3 +206,77 @@ func argument(as format, v uint64) string {
 	}
 	return strconv.FormatUint(v, 10)
 }
+
+// Title returns what the rule says, in one line: the heading of its entry in the
+// module's RULES.md, where it is one of those. It is "" for what is no rule.
+func (r Rule) Title() string {
+	if r < rules {
+		return ruleTitles[r]
+	}
+	return ""
+}
+
+var ruleTitles = [rules]string{
+	RuleNone:       "no rule",
+	RuleLength:     "the lengths of IP, UDP, opcode and payload agree",
+	RuleFragment:   "RoCE is never fragmented",
+	RuleOpcode:     "the opcode is one that the service has",
+	RuleVersion:    "TVer is 0",
+	RuleICRC:       "the invariant CRC is right",
+	RuleReserved:   "reserved bits are sent as zero",
+	RulePKey:       "the P_Keys of a connection match",
+	RuleIPv4:       "IPv4 with DF, without options, with a right header checksum",
+	RuleUDPSum:     "the UDP checksum is 0 or right",
+	RuleDestQP:     "QP 0 is not used; QP 1 is a datagram QP",
+	RuleAckReq:     "AckReq is set in requests only",
+	RuleFECN:       "FECN and BECN are not set in data",
+	RuleSyndrome:   "reserved syndromes are dropped",
+	RuleSPort:      "the UDP source port of an ordered flow is fixed",
+	RuleCNP:        "the layout of a congestion notification packet",
+	RuleCNPGap:     "CNPs of a flow keep the least gap",
+	RuleECN:        "marked packets are answered by CNPs",
+	RuleCM:         "what REQ and REP said is kept",
+	RuleRQ01:       "a message is cut at the path MTU",
+	RuleRQ02:       "a request packet takes one PSN, a READ one for each response",
+	RuleRQ03:       "payload is padded to four bytes",
+	RuleRQ06:       "SE is set on the last packet of a message that consumes a receive",
+	RuleRQ07:       "`max_rd_atomic` bounds outstanding READs and ATOMICs",
+	RuleRQ10:       "atomics are 8 aligned bytes",
+	RuleRQ15:       "credits limit requests that consume a receive",
+	RuleRQ16:       "a retransmission is the same packet",
+	RuleRQ22:       "an acknowledgement of what was never sent is dropped",
+	RuleRQ23:       "NAK sequence error goes back to its PSN",
+	RuleRQ27:       "a READ resumes at the first missing response",
+	RuleRQ28:       "an RNR NAK silences the send queue for the time that it names",
+	RuleRS03:       "one NAK for each gap",
+	RuleRS05:       "opcode sequence",
+	RuleRS06:       "payload length by position",
+	RuleRS07:       "a WRITE is as long as its DMA length",
+	RuleRS09:       "RNR NAK because there is no receive",
+	RuleRS10:       "remote access needs a valid R_Key",
+	RuleRS13:       "the MSN counts completed request messages",
+	RuleRS14:       "responses leave in request order",
+	RuleRS15:       "READ responses follow the PSNs of the request, each of the right size",
+	RuleRS18:       "after a fatal NAK the QP is in Error",
+	RuleRS20:       "a duplicate SEND or WRITE is acknowledged, not executed",
+	RuleRS22:       "a duplicate ATOMIC returns the kept value",
+	RuleUC2:        "AckReq does not exist outside reliable services",
+	RuleUD1:        "one packet a message, with the right Q_Key",
+	RuleUD4:        "multicast reaches every attached QP",
+	RuleXR1:        "XRCETH is in requests",
+	RuleXR2:        "the first packet names the SRQ",
+	RuleGap:        "packets of a flow are missing",
+	RuleReadGap:    "READ responses are missing",
+	RuleRetransmit: "packets are sent again after a NAK",
+	RuleTimeout:    "packets are sent again without a NAK",
+	RuleDuplicate:  "the same packet again",
+	RuleReorder:    "packets out of order",
+	RuleNAK:        "a negative acknowledgement",
+	RuleRNR:        "the receiver was not ready",
+	RuleUnanswered: "requests without a response",
+	RuleMissing:    "the capture lost packets",
+	RuleRestart:    "a QP number is used by a new connection",
+	RuleConnect:    "a connection is set up",
+	RuleDisconnect: "a connection is closed",
+	RuleReject:     "a connection is rejected",
+}

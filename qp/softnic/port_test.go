@@ -2,6 +2,7 @@ package softnic_test
 
 import (
 	"bytes"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -165,4 +166,149 @@ func TestReliableOverEveryNetwork(t *testing.T) {
 			require.True(t, bytes.Equal(msg, back))
 		})
 	}
+}
+
+// Each frame that is dropped is told once, with the reason: by the port, or by the QP.
+func TestTrace(t *testing.T) {
+	var frames []softnic.Trace
+	var packets []qp.Trace
+	p := onePort(t, 1, softnic.Config{
+		Trace:   func(tr softnic.Trace) { frames = append(frames, tr) },
+		TraceQP: func(tr qp.Trace) { packets = append(packets, tr) },
+	}, "192.0.2.1")
+	q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
+	for _, c := range []struct {
+		change func(*frame.Frame)
+		want   softnic.Result
+	}{
+		{func(f *frame.Frame) { f.Src = netip.MustParseAddr("192.0.2.3") }, softnic.WrongAddress},
+		{func(f *frame.Frame) { f.Packet.DestQP = 0x123456 }, softnic.NoQP},
+		{func(f *frame.Frame) { f.Packet.Opcode = 0xff }, softnic.Malformed},
+		{func(f *frame.Frame) { f.Packet.PSN = f.Packet.PSN.Add(5) }, softnic.Delivered},
+	} {
+		frames, packets = nil, nil
+		f := request(q)
+		c.change(f)
+		require.Equal(t, c.want, p.HandleFrame(start, f.AppendTo(nil)))
+		switch c.want {
+		case softnic.Delivered:
+			require.Empty(t, frames)
+			require.Equal(t, []qp.Trace{{QPN: q.Num(), Verdict: qp.OutOfSequence, Reason: qp.WhyGap, Opcode: f.Packet.Opcode,
+				PSN: f.Packet.PSN, Expected: uint32(q.Attr().RQPSN)}}, packets)
+		case softnic.Malformed:
+			require.Equal(t, []softnic.Trace{{Result: c.want}}, frames)
+		default:
+			require.Equal(t, []softnic.Trace{{Result: c.want, Src: f.Src, Dst: f.Dst, QPN: f.Packet.DestQP, Opcode: f.Packet.Opcode, PSN: f.Packet.PSN}}, frames)
+			require.Empty(t, packets)
+		}
+	}
+	var b bytes.Buffer
+	slog.New(slog.NewTextHandler(&b, nil)).Info("dropped", "frame", softnic.Trace{Result: softnic.NoQP, QPN: 7})
+	require.Contains(t, b.String(), `frame.result="no QP"`)
+	require.Contains(t, b.String(), "frame.qpn=7")
+}
+
+// Rule EE-3 over two ports, with a link that takes one frame of each side at a time:
+// a peer that always has two READs outstanding, or WRITEs that are acknowledged one
+// by one, does not keep our SEND back.
+func TestTurns(t *testing.T) {
+	for _, op := range []qp.Op{qp.OpRead, qp.OpWrite} {
+		p := newPair(t, [2]softnic.GID{addr("192.0.2.1"), addr("192.0.2.2")})
+		var qs [2]*softnic.QP
+		var cqs [2]*softnic.CQ
+		for i := range qs {
+			g, _ := p.ports[1-i].GID(0)
+			qs[i], cqs[i] = qpOf(t, p.ports[i], p.now, qp.RC, qp.AHAttr{GID: g, MAC: p.ports[1-i].MAC()}, nil)
+		}
+		mem := make([]byte, 16<<10)
+		key, err := p.ports[0].Regions().Register(qp.Region{Data: mem, Access: qp.RemoteRead | qp.RemoteWrite})
+		require.NoError(t, err)
+		require.NoError(t, qs[1].PostRecv(&qp.RecvWR{Local: make([]byte, 8)}))
+
+		local := make([]byte, 16<<10)
+		if op == qp.OpWrite {
+			local = local[:8]
+		}
+		outstanding, served := 0, 0
+		var wc qp.Completion
+		for step := 0; ; step++ {
+			require.Less(t, step, 1000, "%v: the SEND was never received, %d done", op, served)
+			for outstanding < 2+14*int(min(1, 1024/uint(len(local)))) {
+				require.NoError(t, qs[1].PostSend(p.now, &qp.SendWR{Op: op, Flags: qp.Signaled, Local: local, RKey: key}))
+				outstanding++
+			}
+			if step == 100 {
+				require.NoError(t, qs[0].PostSend(p.now, &qp.SendWR{Op: qp.OpSend, Local: []byte("through")}))
+			}
+			for i, port := range p.ports {
+				if b, ok := port.NextFrame(p.now, nil); ok {
+					p.ports[1-i].HandleFrame(p.now, b)
+				}
+			}
+			p.now = p.now.Add(100 * time.Nanosecond)
+			got := false
+			for cqs[1].Poll(&wc) {
+				require.Equal(t, qp.Success, wc.Status)
+				if wc.Op == qp.OpRecv {
+					got = true
+					continue
+				}
+				outstanding--
+				served++
+			}
+			if got {
+				require.Less(t, step, 110, op)
+				break
+			}
+		}
+		require.Positive(t, served)
+	}
+}
+
+// A paused priority makes no packets, others do, and its own go on in their order
+// when the pause is over.
+func TestSetPaused(t *testing.T) {
+	p := newPair(t, [2]softnic.GID{addr("192.0.2.1"), addr("192.0.2.2")})
+	now := p.now
+	port := p.ports[0]
+	port.AddNeighbor(netip.MustParseAddr("192.0.2.2"), p.ports[1].MAC())
+	dst, _ := p.ports[1].GID(0)
+	var qs [2]*softnic.QP
+	for i := range qs {
+		var err error
+		qs[i], err = port.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.UD, MaxSendWR: 4}})
+		require.NoError(t, err)
+		a := qp.Attr{PKey: 0xffff, QKey: 1, SQPSN: 1}
+		for s, m := range []qp.AttrMask{qp.AttrPKey | qp.AttrQKey, 0, qp.AttrSQPSN} {
+			a.State = qp.Init + qp.State(s)
+			require.NoError(t, qs[i].Modify(now, &a, m|qp.AttrState))
+		}
+		for range 2 {
+			require.NoError(t, qs[i].PostSend(now, &qp.SendWR{Local: []byte{1}, RemoteQPN: uint32(100 + i),
+				AH: qp.NewAddressHandle(qp.AHAttr{GID: dst, TrafficClass: uint8(i) << 5})}))
+		}
+	}
+	next := func() uint32 {
+		var f frame.Frame
+		if !port.NextDecoded(now, &f) {
+			return 0
+		}
+		return f.Packet.DestQP
+	}
+	port.SetPaused(1 << 1)
+	require.EqualValues(t, 100, next())
+	require.False(t, port.Idle())
+	require.EqualValues(t, 100, next())
+	require.Zero(t, next())
+	require.True(t, port.Idle())
+	now = now.Add(time.Second)
+	port.Tick(now)
+	require.Zero(t, next())
+	port.SetPaused(0)
+	require.False(t, port.Idle())
+	require.EqualValues(t, 101, next())
+	require.EqualValues(t, 101, next())
+	require.Zero(t, next())
+	require.EqualValues(t, 6, softnic.Priority(48<<2, false, 0))
+	require.EqualValues(t, 5, softnic.Priority(48<<2, true, 5<<13|1))
 }

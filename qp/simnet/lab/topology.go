@@ -1,3 +1,17 @@
+// Package lab is a kit of experiments with simulated networks:
+//
+//   - topologies ([Topology]: star, dumbbell, two- and three-tier Clos networks, ring, or
+//     from a file);
+//   - workloads: flow sizes that papers use ([WebSearch], [Hadoop], [Storage]), arrivals
+//     at a load ([Poisson]), collectives ([RingAllReduce], [AllToAll], [Incast]), or from a
+//     file ([ReadTransfers]);
+//   - what runs them ([Play], [Scenario]) and what came out: completion times against the
+//     ideal ([Slowdowns]), time series of queues, rates and pauses ([Report]), as tables,
+//     CSV and JSON;
+//   - sweeps of independent networks over all cores, and over machines ([Sweep], [Shard]).
+//
+// Everything is determined by its seeds: the same again on any machine, for any number
+// of threads and shards.
 package lab
 
 import (
@@ -238,3 +252,5 @@ func (t Topology) FatTree(k int) (*Fabric, error) {
 	half := k / 2
 	return t.Clos3(Tiers{Pods: k, Edge: half, Agg: half, Core: half * half, Hosts: half, Planes: true})
 }
+
+
