@@ -1,8 +1,6 @@
 package qp
 
-import (
-
-)
+import ()
 
 // recvQueue is where a responder takes receives from, and the completions that wait to
 // be polled.

@@ -252,5 +252,3 @@ func (t Topology) FatTree(k int) (*Fabric, error) {
 	half := k / 2
 	return t.Clos3(Tiers{Pods: k, Edge: half, Agg: half, Core: half * half, Hosts: half, Planes: true})
 }
-
-
