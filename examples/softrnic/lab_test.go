@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"os"
 	"sort"
@@ -550,3 +551,17 @@ func pattern(b []byte, seed, from uint32) {
 
 func mustAddr(s string) netip.Addr { return netip.MustParseAddr(s).Unmap() }
 func mustGID(s string) [16]byte    { return netip.MustParseAddr(s).As16() }
+
+func freeUDP(t *testing.T) int {
+	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).Port
+}
+
+func freeTCP(t *testing.T) int {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}

@@ -22,20 +22,6 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-func freeUDP(t *testing.T) int {
-	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	require.NoError(t, err)
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).Port
-}
-
-func freeTCP(t *testing.T) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 var lastPort atomic.Int32
 
 // segment returns two addresses with ports that no other test has, at the same time or
