@@ -171,6 +171,11 @@ func (r *Requester) selected(n psn.Seq, a aeth.Header) psn.Seq {
 // says that s has arrived, where s is not 0 (rule SR-5).
 func (r *Requester) handleSelected(s psn.Seq) Verdict {
 	b, una := r.sel, r.win.una
+	if o := b.at(una); o.acked {
+		// A NAK of a peer that does not repeat selectively has its MSN where others name a
+		// PSN: what was said to have arrived has not, if it is what the peer waits for.
+		o.acked, o.due = false, 0
+	}
 	upTo := una + 1
 	if s != 0 {
 		if upTo = s - psn.Seq(b.reorder); upTo <= una {
@@ -192,8 +197,11 @@ func (r *Requester) handleSelected(s psn.Seq) Verdict {
 	case una < b.again && b.at(una).due <= b.top: // what was sent again is lost as well
 		r.counters.PacketSeqErr++
 		if r.spend() {
-			r.retry.due, b.end = 0, r.win.sent
+			b.end = r.win.sent
 			r.resume(una)
+			if r.win.next != r.win.sent {
+				r.retry.due = 0 // what is sent starts the timer
+			}
 		}
 		return r.retryVerdict()
 	}
