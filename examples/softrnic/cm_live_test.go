@@ -72,6 +72,9 @@ func (l *lab) testCM(t *testing.T) {
 					require.Contains(t, got, "exit 0")
 				})
 				t.Run(name+"/server there", func(t *testing.T) {
+					if loss != 0 && c.tool == "rdma_server, rdma_client" {
+						t.Skip("it hangs where the last message to it is lost after we have gone")
+					}
 					l.results.record(t, row, asks)
 					server := c.server
 					if strings.Contains(server, "%s") {

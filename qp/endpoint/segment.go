@@ -36,9 +36,7 @@ func (w segmentWire) open(cfg *Config) (transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	// As much as the system gives: what does not fit is lost like any frame.
-	_ = c.SetReadBuffer(4 << 20)
-	_ = c.SetWriteBuffer(4 << 20)
+	buffers(c)
 	cfg.addrs(w.addrs)
 	return &segment{frames: frames{filter: cfg.Filter}, conn: c, peer: r, buf: make([]byte, 1<<16)}, nil
 }

@@ -5,7 +5,14 @@ import "syscall"
 // Socket options that package syscall lacks.
 const (
 	udpNoCheck6RX = 102 // UDP_NO_CHECK6_RX
+	rcvBufForce   = 33  // SO_RCVBUFFORCE
 )
+
+// forceReadBuffer sets the size of a socket's buffer beyond what the system gives to
+// everybody, where this process may.
+func forceReadBuffer(fd uintptr, n int) {
+	_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, rcvBufForce, n)
+}
 
 // udpOptions makes the kernel set Don't Fragment and identification 0, and take IPv6
 // packets with UDP checksum 0, as the Linux driver sends them.

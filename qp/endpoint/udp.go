@@ -103,9 +103,7 @@ func newUDP(a netip.Addr, strict bool) (*udp, error) {
 		c.Close()
 		return nil, err
 	}
-	// As much as the system gives: what does not fit is lost like any packet.
-	_ = c.SetReadBuffer(4 << 20)
-	_ = c.SetWriteBuffer(4 << 20)
+	buffers(c)
 	in, err := newBatch(c, a, false)
 	if err != nil {
 		c.Close()
@@ -118,6 +116,17 @@ func newUDP(a netip.Addr, strict bool) (*udp, error) {
 	}
 	return &udp{conn: c, local: local, linkMT: linkMTU(a), ids: idFinder{strict, make(map[int]*idSpace)},
 		finder: frame.Finder{UDPPort: frame.Port}, in: in, out: out}, nil
+}
+
+// buffers gives a socket large buffers, or as much as the system gives: what does not
+// fit is lost like any packet.
+func buffers(c *net.UDPConn) {
+	const size = 4 << 20
+	_ = c.SetReadBuffer(size)
+	_ = c.SetWriteBuffer(size)
+	if raw, err := c.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { forceReadBuffer(fd, size) })
+	}
 }
 
 // linkMTU returns the MTU of the interface that has an address.
