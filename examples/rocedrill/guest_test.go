@@ -74,6 +74,9 @@ func TestGuest(t *testing.T) {
 	require.NoError(t, err)
 	is, was := verdictsOf(string(got)), verdictsOf(string(want))
 	for name, v := range was {
+		if *percent < 100 && strings.HasPrefix(name, "robustness/") && is[name] == "follows" {
+			continue // fewer packets find less
+		}
 		if is[name] != v {
 			t.Errorf("%s: %q, the golden card says %q", name, is[name], v)
 		}

@@ -199,7 +199,7 @@ func TestJoined(t *testing.T) {
 		for _, n := range []int{1, 4096, 4097, 65536, 100_000, 1 << 20} {
 			data := random(n, uint64(n))
 			require.NoError(t, x.WriteRemote(ctx, mr.Remote(), data))
-			require.Equal(t, data, mr.Bytes()[:n])
+			b.Do(func(time.Time, *softnic.Port) { require.Equal(t, data, mr.Bytes()[:n]) })
 			got := make([]byte, n)
 			require.NoError(t, x.ReadRemote(ctx, got, mr.Remote()))
 			require.Equal(t, data, got)
