@@ -194,7 +194,8 @@ func (r *Requester) handleSelected(s psn.Seq) Verdict {
 		return r.retryVerdict()
 	case s == 0:
 		return r.drop(Stale, WhyRecovering)
-	case una < b.again && b.at(una).due <= b.top: // what was sent again is lost as well
+	case una < b.again && r.win.next != una && b.at(una).due <= b.top:
+		// What was sent again is lost as well, and is not about to be sent.
 		r.counters.PacketSeqErr++
 		if r.spend() {
 			b.end = r.win.sent
