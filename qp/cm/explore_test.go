@@ -351,6 +351,9 @@ func (s *xScenario) tick(w *xWorld) error {
 	}
 	for i := range w.ends {
 		e := &w.ends[i]
+		if e.m.events.front() != nil {
+			w.hurt = true // its owner has not even heard of it
+		}
 		for k := range e.calls[:e.n] {
 			if c := &e.calls[k]; c.stage == xOffered || c.stage == xReplied {
 				w.hurt = true // its owner takes its time
@@ -626,8 +629,9 @@ func (s *xScenario) agreed(w *xWorld) error {
 			}
 			var peer *xCall
 			for j := range f.calls[:f.n] {
-				if p := &f.calls[j]; p.active != c.active && p.qpn == c.dest && p.dest == c.qpn {
-					peer = p
+				p := &f.calls[j]
+				if p.active != c.active && p.qpn == c.dest && p.dest == c.qpn && (peer == nil || f.m.State(p.id) == Established) {
+					peer = p // of several between the same queue pairs the one that stands
 				}
 			}
 			switch {
