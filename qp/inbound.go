@@ -21,6 +21,7 @@ type inbound struct {
 	want     uint32 // WRITE: its DMA length
 	rkey     uint32 // WRITE
 	srq      uint32 // XRC: the SRQ that the message names
+	pd       PD     // of the memory that it reaches: the SRQ's, where that has one of its own
 	kind     message
 	skipping bool // UC: until the next message begins
 }

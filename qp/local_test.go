@@ -9,6 +9,7 @@ import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/reth"
 )
 
 // localQP is a QP in RTS with a region that allows windows, and an unbound window.
@@ -324,6 +325,71 @@ func TestKeyedSRQ(t *testing.T) {
 			want = qp.Accepted
 		}
 		require.Equal(t, want, q.HandlePacket(epoch, p, nil))
+	}
+}
+
+type twoSRQs [2]*qp.SRQ
+
+func (s *twoSRQs) SRQ(num uint32) *qp.SRQ { return s[num] }
+
+// An XRC request reaches memory of the protection domain of the SRQ that it names, or else
+// of the QP, whatever the requests before and after it name; so does its response.
+func TestXRCDomains(t *testing.T) {
+	m, err := qp.NewRegions(4)
+	require.NoError(t, err)
+	var keys [2]uint32 // of the domains 1 and 2
+	var srqs twoSRQs
+	for i := range keys {
+		keys[i], err = m.Register(qp.Region{PD: qp.PD(1 + i), Data: make([]byte, 16), Addr: 0x1000, Access: qp.RemoteRead})
+		require.NoError(t, err)
+		srqs[i], err = qp.NewSRQ(uint32(i), 4)
+		require.NoError(t, err)
+	}
+	srqs[1].SetPD(2)
+	cfg := base(qp.XRCRecv)
+	cfg.Memory, cfg.XRCSRQs = m, &srqs
+	q, err := qp.New(cfg)
+	require.NoError(t, err)
+	a := good(qp.RTS)
+	a.RQPSN, a.Access = 0, qp.RemoteRead
+	require.NoError(t, q.Connect(epoch, a))
+	read := func(n psn.PSN, srq, key uint32) qp.Verdict {
+		p := request(bth.ReadRequest, n)
+		p.Opcode, p.XRCETH.SRQ = bth.XRC.Opcode(bth.ReadRequest), srq
+		p.RETH = reth.Header{VA: 0x1000, RKey: key, DMALen: 16}
+		return q.HandlePacket(epoch, p, nil)
+	}
+	require.Equal(t, qp.Accepted, read(0, 1, keys[1]))
+	require.Equal(t, qp.Accepted, read(1, 0, keys[0]))
+	require.Equal(t, qp.Duplicate, read(0, 1, keys[1]))
+	var out qp.Outgoing
+	for i := range 2 {
+		require.True(t, q.NextPacket(epoch, &out))
+		require.EqualValues(t, i, out.Packet.PSN)
+		require.Equal(t, bth.XRC.Opcode(bth.ReadResponseOnly), out.Packet.Opcode)
+	}
+	require.Equal(t, qp.Refused, read(2, 0, keys[1]))
+}
+
+// Rule RS-18: a responder of datagrams that is in Error consumes no more receives.
+func TestKeyedDatagramError(t *testing.T) {
+	m, err := qp.NewRegions(1)
+	require.NoError(t, err)
+	cfg := base(qp.UD)
+	cfg.Memory = m
+	r, err := qp.NewResponder(cfg)
+	require.NoError(t, err)
+	require.NoError(t, r.Connect(good(qp.RTS)))
+	p := request(bth.SendOnly, 0)
+	p.Opcode, p.DETH.QKey = bth.UD.Opcode(bth.SendOnly), good(qp.RTS).QKey
+	require.NoError(t, r.PostRecv(&qp.RecvWR{SGEs: []qp.SGE{{Addr: 0x1000, Len: 64, LKey: 7}}}))
+	require.NoError(t, r.PostRecv(&qp.RecvWR{Local: make([]byte, 64)}))
+	require.Equal(t, qp.Refused, r.HandlePacket(p, nil))
+	require.Equal(t, qp.Inactive, r.HandlePacket(p, nil))
+	var c qp.Completion
+	for _, want := range []qp.Status{qp.LocalProtErr, qp.WRFlushErr} {
+		require.True(t, r.NextCompletion(&c))
+		require.Equal(t, want, c.Status)
 	}
 }
 

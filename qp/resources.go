@@ -12,6 +12,7 @@ type resource struct {
 	n     uint32  // PSNs that it takes
 	msn   uint32  // messages complete when it was
 	op    bth.Operation
+	pd    PD
 	rkey  uint32
 	va    uint64
 	len   uint32

@@ -86,6 +86,7 @@ func (r *Responder) Connect(a *Attr) error {
 // connect begins to serve requests with the attributes as they are set.
 func (r *Responder) connect() {
 	r.epsn = psn.First(r.attr.RQPSN)
+	r.msg.pd = r.pd
 	r.mode = running
 }
 
@@ -130,7 +131,7 @@ func (r *Responder) NextCompletion(c *Completion) bool {
 
 // incoming returns the memory of a receive.
 func (r *Responder) incoming(wr *RecvWR) span {
-	pd := r.pd
+	pd := r.msg.pd
 	if r.rq.srq != nil && r.rq.srq.hasPD {
 		pd = r.rq.srq.pd
 	}

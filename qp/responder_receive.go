@@ -29,16 +29,15 @@ func (r *Responder) HandlePacket(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 
 // handle takes a packet that was admitted.
 func (r *Responder) handle(p *bth.Packet, grh *[GRHSize]byte) Verdict {
-	if r.typ == UD {
-		return r.handleUD(p, grh)
-	}
-	if p.Opcode.Class() != bth.Request {
+	switch {
+	case r.typ != UD && p.Opcode.Class() != bth.Request:
 		r.counters.WrongSide++
 		return r.drop(WrongSide, WhyWrongSide)
-	}
-	if r.mode == broken {
+	case r.mode == broken:
 		r.counters.Inactive++ // rule RS-18; before Connect no P_Key matches
 		return r.drop(Inactive, WhyState)
+	case r.typ == UD:
+		return r.handleUD(p, grh)
 	}
 	r.established = true
 	if r.typ == UC {
@@ -198,7 +197,7 @@ func (r *Responder) executeSend(p *bth.Packet, srq *SRQ) Verdict {
 	c := Completion{Op: OpRecv, Solicited: p.SE}
 	if last && p.Opcode.Ext()&bth.HasIETH != 0 {
 		// Rule RS-17: before the receive completes.
-		if r.mem == nil || !r.mem.Invalidate(RemoteAccess{PD: r.pd, QPN: r.qpn, RKey: p.IETH.RKey}) {
+		if r.mem == nil || !r.mem.Invalidate(RemoteAccess{PD: r.msg.pd, QPN: r.qpn, RKey: p.IETH.RKey}) {
 			// No NAK: the fault class of a bad R_Key to invalidate has none, and
 			// neither the driver nor the suite of verbs tests expects one.
 			r.counters.RespRemoteAccessErrors++
@@ -256,11 +255,11 @@ func (r *Responder) executeWrite(p *bth.Packet, srq *SRQ) Verdict {
 	}
 	ok, dst := true, []byte(nil)
 	if begins && want != n { // the whole range, before its first bytes are placed
-		_, ok = r.remote(rkey, va, want, RemoteWrite)
+		_, ok = r.remote(r.msg.pd, rkey, va, want, RemoteWrite)
 	}
 	if ok && n != 0 {
 		// Asked for again at each packet: the region may have gone.
-		dst, ok = r.remote(rkey, va+uint64(got), n, RemoteWrite)
+		dst, ok = r.remote(r.msg.pd, rkey, va+uint64(got), n, RemoteWrite)
 	}
 	if !ok {
 		if takes && r.typ != UC {
@@ -285,16 +284,16 @@ func (r *Responder) executeWrite(p *bth.Packet, srq *SRQ) Verdict {
 	return Accepted
 }
 
-func (r *Responder) remote(rkey uint32, va uint64, n uint32, right Access) ([]byte, bool) {
+func (r *Responder) remote(pd PD, rkey uint32, va uint64, n uint32, right Access) ([]byte, bool) {
 	if r.mem == nil || r.attr.Access&right != right { // the QP's own rights may have gone since
 		return nil, false
 	}
-	return r.mem.Remote(RemoteAccess{PD: r.pd, QPN: r.qpn, RKey: rkey, VA: va, Len: n, Right: right})
+	return r.mem.Remote(RemoteAccess{PD: pd, QPN: r.qpn, RKey: rkey, VA: va, Len: n, Right: right})
 }
 
 // executeResponded takes a READ, ATOMIC, FLUSH or ATOMIC WRITE.
 func (r *Responder) executeResponded(p *bth.Packet) Verdict {
-	res := resource{first: r.epsn, n: 1, op: p.Opcode.Operation()}
+	res := resource{first: r.epsn, n: 1, pd: r.msg.pd, op: p.Opcode.Operation()}
 	right := RemoteRead
 	switch res.op {
 	case bth.CmpSwap, bth.FetchAdd:
@@ -343,7 +342,7 @@ func (r *Responder) executeResponded(p *bth.Packet) Verdict {
 	var mem []byte
 	if n != 0 || res.op == bth.Flush {
 		var ok bool
-		if mem, ok = r.remote(res.rkey, res.va, n, right); !ok {
+		if mem, ok = r.remote(res.pd, res.rkey, res.va, n, right); !ok {
 			return r.refuse(aeth.NakRemoteAccessError, WhyRKey)
 		}
 	}

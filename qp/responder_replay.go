@@ -51,7 +51,7 @@ func (r *Responder) replayRead(res *resource, n psn.Seq, p *bth.Packet) {
 		return
 	}
 	if h.DMALen != 0 {
-		if _, ok := r.remote(h.RKey, h.VA, h.DMALen, RemoteRead); !ok {
+		if _, ok := r.remote(res.pd, h.RKey, h.VA, h.DMALen, RemoteRead); !ok {
 			// A requester that misses the response ends here. One that has it, and
 			// has taken the region away since, drops the NAK as old: a packet
 			// that the network repeats must not end a connection.

@@ -66,7 +66,7 @@ func (r *Responder) respond(p *bth.Packet) bool {
 		off := uint64(res.at) * uint64(r.mtu())
 		n := min(r.mtu(), res.rspLen-uint32(off))
 		if n != 0 {
-			data, ok := r.remote(res.rkey, res.rspVA+off, n, RemoteRead)
+			data, ok := r.remote(res.pd, res.rkey, res.rspVA+off, n, RemoteRead)
 			if !ok {
 				r.withdraw(res)
 				return false

@@ -17,8 +17,8 @@ func (r *Responder) findSRQ(p *bth.Packet) (*SRQ, bool) {
 	}
 	r.msg.srq = p.XRCETH.SRQ
 	srq := r.rq.xrc.SRQ(p.XRCETH.SRQ)
-	if srq != nil && srq.hasPD {
-		r.pd = srq.pd
+	if r.msg.pd = r.pd; srq != nil && srq.hasPD {
+		r.msg.pd = srq.pd
 	}
 	return srq, srq != nil
 }
