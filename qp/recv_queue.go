@@ -1,7 +1,5 @@
 package qp
 
-import ()
-
 // recvQueue is where a responder takes receives from, and the completions that wait to
 // be polled.
 //
