@@ -393,6 +393,59 @@ func TestKeyedDatagramError(t *testing.T) {
 	}
 }
 
+// What was sent before a request whose memory is refused is all sent again, and asks for an
+// acknowledgement: a loss of it is noticed, with selective repeat too.
+func TestKeyedRefusedBehindLoss(t *testing.T) {
+	for _, packets := range []int{0, 8} {
+		m, err := qp.NewRegions(1)
+		require.NoError(t, err)
+		cfg := base(qp.RC)
+		cfg.Memory, cfg.Selective.Packets = m, packets
+		q, err := qp.New(cfg)
+		require.NoError(t, err)
+		require.NoError(t, q.Connect(epoch, good(qp.RTS)))
+		for range 2 {
+			require.NoError(t, q.PostSend(epoch, &qp.SendWR{Op: qp.OpWrite, Local: make([]byte, 8)}))
+		}
+		require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 3, Op: qp.OpWrite, SGEs: []qp.SGE{{Len: 8, LKey: 7}}}))
+		var out qp.Outgoing
+		for i := range 4 {
+			if i == 2 {
+				require.False(t, q.NextPacket(epoch, &out))
+			}
+			require.True(t, q.NextPacket(epoch, &out))
+			require.EqualValues(t, 20+i%2, out.Packet.PSN)
+			require.Equal(t, i >= 2, out.Retransmission)
+		}
+		require.True(t, out.Packet.AckReq)
+		ack := request(bth.Acknowledge, 20)
+		ack.AETH.Syndrome = aeth.AckSyndrome(aeth.NoCredits)
+		require.Equal(t, qp.Accepted, q.HandlePacket(epoch, ack, nil))
+		_, ok := q.Deadline()
+		require.True(t, ok)
+		ack.PSN = 21
+		require.Equal(t, qp.Accepted, q.HandlePacket(epoch, ack, nil))
+		var c qp.Completion
+		require.True(t, q.NextCompletion(&c))
+		require.EqualValues(t, 3, c.ID)
+		require.Equal(t, qp.LocalProtErr, c.Status)
+	}
+}
+
+// SendWR.Fail in SQD: no request begins, nor ends this way, before RTS.
+func TestFailedSendDrained(t *testing.T) {
+	q, _, _, _ := keyedQP(t, qp.RC)
+	var c qp.Completion
+	require.NoError(t, q.Modify(epoch, &qp.Attr{State: qp.SQD}, qp.AttrState))
+	require.NoError(t, q.PostSend(epoch, &qp.SendWR{ID: 1, Op: qp.OpSend, Fail: qp.LocalLengthErr}))
+	require.Equal(t, qp.SQD, q.State())
+	require.False(t, q.NextCompletion(&c))
+	require.NoError(t, q.Modify(epoch, &qp.Attr{State: qp.RTS}, qp.AttrState))
+	require.True(t, q.NextCompletion(&c))
+	require.Equal(t, qp.LocalLengthErr, c.Status)
+	require.Equal(t, qp.Error, q.State())
+}
+
 // SendWR.Fail: the request ends in its turn, and nothing of it is sent.
 func TestFailedSend(t *testing.T) {
 	var out qp.Outgoing

@@ -345,7 +345,8 @@ func (r *Requester) tick(t int64) {
 // when all before it are complete, and what is behind it starts when it is (rule
 // RQ-36). They take no PSN.
 func (r *Requester) runLocal() {
-	if r.sq.done != r.sq.tail && (r.mode == running || r.mode == draining) && r.sq.at(r.sq.done).status != Success {
+	begun := r.mode == draining && r.sq.done != r.sq.started
+	if r.sq.done != r.sq.tail && (r.mode == running || begun) && r.sq.at(r.sq.done).status != Success {
 		r.failHead(r.sq.at(r.sq.done).status)
 		return
 	}
@@ -383,6 +384,14 @@ func (r *Requester) refuseLocal(w *wqe) {
 		r.failHead(LocalProtErr)
 		return
 	}
+	r.ask()
+}
+
+// ask sends all again that is not acknowledged: the last of it asks for that.
+func (r *Requester) ask() {
+	if r.sel != nil {
+		r.sel.lose(r.win.sent)
+	}
 	r.again()
 }
 
@@ -396,7 +405,7 @@ func (r *Requester) postFailed(w *wqe) {
 	case r.sq.done == r.sq.tail-1:
 		r.runLocal()
 	case r.sq.cur == r.sq.tail-1 && r.win.asked < r.win.next:
-		r.again() // what is before it is to be acknowledged
+		r.ask()
 	}
 }
 
