@@ -105,6 +105,8 @@ func (c *Config) check() error {
 	switch {
 	case c.Selective.Packets == 1:
 		return &RangeError{Field: "Selective.Packets", Value: 1, Min: 2, Max: 8192, kind: ErrConfig}
+	case c.Selective.rtoLow() < time.Microsecond:
+		return &RangeError{Field: "Selective.RTOLow", Value: int64(c.Selective.RTOLow), Min: int64(time.Microsecond), Max: int64(time.Second), kind: ErrConfig}
 	case c.Selective.rtoLow() > c.Selective.rtoHigh():
 		return detailed{ErrConfig, "qp: Selective.RTOLow is " + c.Selective.rtoLow().String() + ", above RTOHigh, " + c.Selective.rtoHigh().String()}
 	case c.Selective.Packets != 0 && (c.Type == UC || c.Type == UD):

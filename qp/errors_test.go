@@ -28,6 +28,9 @@ func TestErrorTexts(t *testing.T) {
 	_, err = qp.New(qp.Config{MaxSendWR: 1 << 20, MaxInline: 4096})
 	require.ErrorIs(t, err, qp.ErrConfig)
 	require.EqualError(t, err, "qp: MaxSendWR x MaxInline is 4294967296, want 0 to 1073741824")
+	_, err = qp.New(qp.Config{Selective: qp.Selective{Packets: 8, RTOLow: 999}})
+	require.ErrorIs(t, err, qp.ErrConfig)
+	require.EqualError(t, err, "qp: Selective.RTOLow is 999, want 1000 to 1000000000")
 
 	q, err := qp.New(base(qp.RC))
 	require.NoError(t, err)
@@ -219,7 +222,7 @@ func TestTraceSilent(t *testing.T) {
 	ack.AETH.Syndrome = aeth.AckSyndrome(aeth.NoCredits)
 	require.Equal(t, qp.Accepted, q.HandlePacket(epoch, ack, nil))
 	require.Zero(t, told)
-	for r := qp.WhyNone + 1; r <= qp.WhyRNR; r++ {
+	for r := qp.WhyNone + 1; r <= qp.WhyLocal; r++ {
 		require.NotEmpty(t, r.String())
 		require.NotRegexp(t, `^\d+$`, r.String())
 	}

@@ -23,6 +23,12 @@ type Region struct {
 	Access Access
 }
 
+// wraps reports whether r goes beyond the last address, which its last byte may have.
+func (r *Region) wraps() bool {
+	n := uint64(len(r.Data))
+	return n != 0 && r.Addr+(n-1) < r.Addr && r.Access&ZeroBased == 0
+}
+
 type regionSlot struct {
 	data   []byte
 	addr   uint64
@@ -75,7 +81,9 @@ func NewRegions(n int) (*Regions, error) {
 }
 
 // Seed makes keys that nobody can guess, whatever other keys he knows. It must be
-// called before there are any, or it does nothing and returns false.
+// called before there are any, or it does nothing and returns false. Windows are then
+// for [Regions.Bind], which returns the new key: it is not what IncRKey or NewRKey say,
+// so that whoever posts OpBindMW does not learn it.
 func (t *Regions) Seed(seed [32]byte) bool {
 	if t.fresh != 0 {
 		return false
@@ -136,8 +144,7 @@ func (t *Regions) lookup(rkey uint32) *regionSlot {
 // Register adds a region and returns its key, which is local and remote key at
 // once. The table keeps r.Data.
 func (t *Regions) Register(r Region) (rkey uint32, err error) {
-	// The last byte may have the last address.
-	if n := uint64(len(r.Data)); n != 0 && r.Addr+(n-1) < r.Addr && r.Access&ZeroBased == 0 {
+	if r.wraps() {
 		return 0, ErrRange
 	}
 	s, rkey, err := t.alloc()
@@ -152,10 +159,10 @@ func (t *Regions) Register(r Region) (rkey uint32, err error) {
 // (ibv_rereg_mr). Windows that were bound to it die. On an error nothing has changed.
 func (t *Regions) Reregister(rkey uint32, r Region) error {
 	s := t.lookup(rkey)
-	switch n := uint64(len(r.Data)); {
+	switch {
 	case s == nil || s.kind != slotRegion:
 		return ErrNoRegion
-	case n != 0 && r.Addr+(n-1) < r.Addr && r.Access&ZeroBased == 0:
+	case r.wraps():
 		return ErrRange
 	}
 	s.turn++

@@ -18,14 +18,16 @@ type Selective struct {
 	// Packets is how many PSNs the requester has outstanding at most, if
 	// Config.Window allows, and within how many from the expected one the responder
 	// holds packets, 2 .. 8192; 0 is go-back-N. Give some two bandwidth-delay
-	// products: with one, each loss stops the sender for a round trip.
+	// products: with one, each loss stops the sender for a round trip. Unless ByReference
+	// is set, the responder has 4096 bytes for each, their number being rounded up to a
+	// power of two.
 	Packets int
 	// Reorder is by how many packets one may be overtaken before it counts as lost, 0 ..
 	// Packets - 1, for networks that deliver out of order.
 	Reorder int
 	// RTOLow and RTOHigh take the place of the attribute Timeout (where that is 0, there
-	// are no timeouts): the first while at most Few PSNs are outstanding, 1 us .. 1 s. 0
-	// means 100 us and 320 us; a Few of 0 means 3.
+	// are no timeouts): the first while at most Few PSNs are outstanding, 1 us .. 1 s, and
+	// not above the second. 0 means 100 us and 320 us; a Few of 0 means 3.
 	RTOLow, RTOHigh time.Duration
 	Few             int
 	// ByReference has the responder keep the payloads of packets that it holds where they
