@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/roce-go/roce/aeth"
@@ -175,11 +174,6 @@ func ParseForm(s bth.Service, a *Words, keys map[string]uint32) *Form {
 	}
 	f.Data = a.Data()
 	return f
-}
-
-// Gives reports whether the statement names a field.
-func (f *Form) Gives(name string) bool {
-	return slices.ContainsFunc(f.given, func(g given) bool { return g.name == name })
 }
 
 // Fill gives p the opcode, the fields and the payload, with the DMA length that goes
