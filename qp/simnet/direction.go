@@ -50,12 +50,13 @@ func (d *Direction) measure(size int32) {
 func (d *Direction) send(p *packet) {
 	e := d.e
 	if p.collect && d.q != nil {
+		before := p.tel.Size()
 		p.tel.Stamp(congestion.NewHop(d.rate, e.now.ns, d.counters.Bytes, uint64(d.Queue())))
 		if e.n.bytes {
 			p.buf = p.tel.AppendTo(p.buf[:len(p.buf)-len(afterIP(p.buf))])
 			p.size = wireSize(len(p.buf))
 		} else {
-			p.size += 8
+			p.size += int32(p.tel.Size() - before) // nothing beyond congestion.MaxHops
 		}
 	}
 	if d.size != p.size {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/congestion"
 	"github.com/roce-go/roce/qp/congestion/hpcc"
 	"github.com/roce-go/roce/qp/simnet"
 	"github.com/roce-go/roce/qp/simnet/lab"
@@ -162,6 +163,24 @@ func telemetry(t *testing.T, carry simnet.Carry) {
 		require.Equal(t, []byte{1<<6 | 3, 0}, tail[:2])
 		require.EqualValues(t, 2, tail[9]&7)
 	}
+}
+
+// Behind the last record that there is room for, a packet grows no more, whatever
+// networks carry.
+func TestTelemetryBeyondMaxHops(t *testing.T) {
+	run := func(carry simnet.Carry) uint64 {
+		f, err := lab.Topology{Network: simnet.Config{Carry: carry}, Host: simnet.HostConfig{Control: hpcc.Controller(hpcc.Defaults())}}.Ring(congestion.MaxHops+3, 1)
+		require.NoError(t, err)
+		from, to := f.Hosts()[0], f.Hosts()[congestion.MaxHops+1]
+		flow, err := f.AddFlow(write(from, to, 4096))
+		require.NoError(t, err)
+		require.NoError(t, f.Run(300*time.Microsecond))
+		require.True(t, flow.Done())
+		return to.Link().BA().Counters().Bytes + to.Link().AB().Counters().Bytes
+	}
+	want := run(simnet.Bytes)
+	require.Equal(t, want, run(simnet.Decoded))
+	require.Equal(t, want, run(simnet.Shared))
 }
 
 // HPCC does the same whatever networks carry: the records that senders get back are those
