@@ -149,6 +149,29 @@ func TestHPCCIncast(t *testing.T) {
 	require.Less(t, net.mean(), 3_000.0)
 }
 
+// HPCC shares badly where a window is three packets: its rates go up or down by the
+// noise of single ones. The same bytes in packets of a fifth are shared well.
+func TestHPCCFewPackets(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+	jain := func(size int) float64 {
+		p := hpcc.Defaults()
+		p.BaseRTT, p.MinRate = 5000, 40e6
+		net := newBottleneck(40e9, 2000, size, nil)
+		for i := range 8 {
+			net.add(t, hpcc.Controller(p), int64(i)*100)
+		}
+		net.run(4e6)
+		net.reset()
+		net.run(12e6)
+		t.Logf("packets of %d bytes: Jain %.3f, use %.3f, queue %.0f bytes", size, net.jain(), net.use(), net.mean())
+		return net.jain()
+	}
+	require.Less(t, jain(1086), 0.85)
+	require.Greater(t, jain(200), 0.95)
+}
+
 // Two flows that begin at 7 and 3 Gb/s: TIMELY, with segments of 64 KB, leaves them
 // unequal, DCQCN does not.
 func TestTIMELYStaysUnfair(t *testing.T) {
