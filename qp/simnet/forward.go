@@ -111,7 +111,7 @@ func (s *Switch) trim(p *packet) bool {
 	case len(f.Packet.Payload) == 0:
 		return false
 	default:
-		f.Packet.Payload = nil
+		f.Packet.Payload, p.buf = nil, p.buf[:0]
 		p.size = wireSize(f.Size())
 	}
 	p.trimmed, p.broken, p.told, p.collect = true, true, false, false

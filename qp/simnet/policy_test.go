@@ -222,6 +222,29 @@ func TestRouters(t *testing.T) {
 	require.Zero(t, out)
 }
 
+// A copy that a link makes of a trimmed packet has no payload either, in a network that
+// carries payloads of their own.
+func TestTrimmedCopy(t *testing.T) {
+	f, err := lab.Topology{Network: simnet.Config{Carry: simnet.Decoded},
+		Switch: simnet.SwitchConfig{Buffer: 300_000, Trim: true, TrimDSCP: 46}}.Star(9)
+	require.NoError(t, err)
+	f.Bottleneck.SetFaults(simnet.Faults{Duplicate: 1})
+	heard := 0
+	f.Hosts()[0].OnTrimmed = func(fr *frame.Frame) {
+		require.Zero(t, len(fr.Packet.Payload))
+		heard++
+	}
+	for i := range 8 {
+		from := f.Hosts()[i+1]
+		q, r, err := f.ConnectQPs(from, f.Hosts()[0], simnet.ConnConfig{})
+		require.NoError(t, err)
+		require.NoError(t, r.PostRecv(&qp.RecvWR{Local: make([]byte, 200_000)}))
+		require.NoError(t, q.PostSend(f.Now(), &qp.SendWR{Local: make([]byte, 200_000)}))
+	}
+	require.NoError(t, f.Run(time.Millisecond))
+	require.Greater(t, heard, 10)
+}
+
 // What finds no room is cut to its headers and arrives, marked, so that the receiver
 // hears of the loss at once. With bytes the headers' lengths and checksum are right.
 func TestTrimming(t *testing.T) {
