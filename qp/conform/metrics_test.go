@@ -106,7 +106,7 @@ func TestGoodBytes(t *testing.T) {
 }
 
 // TestLatencyTruth holds completion times against those that the requester has
-// itself: a message at a time over a network that loses, duplicates and delays,
+// itself: a message at a time over a network that loses packets, or loses none,
 // with a tap where the requester is.
 func TestLatencyTruth(t *testing.T) {
 	for seed := range uint64(20) {
