@@ -95,7 +95,7 @@ void rv_ring(struct rv_queue *q)
 }
 
 /* What each kind of QP may send, by operation. */
-static int may_send(enum ibv_qp_type t, uint32_t op)
+int rv_may_send(enum ibv_qp_type t, uint32_t op)
 {
 	static const uint32_t rc = 1 << IBV_WR_RDMA_WRITE | 1 << IBV_WR_RDMA_WRITE_WITH_IMM | 1 << IBV_WR_SEND |
 		1 << IBV_WR_SEND_WITH_IMM | 1 << IBV_WR_RDMA_READ | 1 << IBV_WR_ATOMIC_CMP_AND_SWP |
@@ -121,7 +121,7 @@ static int may_send(enum ibv_qp_type t, uint32_t op)
 	return op < 32 && may >> op & 1;
 }
 
-static int may_post(struct rv_qp *qp)
+int rv_may_post(struct rv_qp *qp)
 {
 	if (qp->magic != ALIVE || !rv_live())
 		return EINVAL;
@@ -129,10 +129,10 @@ static int may_post(struct rv_qp *qp)
 	return s == IBV_QPS_RTS || s == IBV_QPS_SQD || s == IBV_QPS_SQE || s == IBV_QPS_ERR ? 0 : EINVAL;
 }
 
-/* sends_begin and sends_end stand around posts of sends. */
-static int sends_begin(struct rv_qp *qp)
+/* rv_sends_begin and rv_sends_end stand around posts of sends. */
+int rv_sends_begin(struct rv_qp *qp)
 {
-	int err = may_post(qp);
+	int err = rv_may_post(qp);
 	if (err)
 		return err;
 	pthread_mutex_lock(&qp->sq.lock);
@@ -140,7 +140,7 @@ static int sends_begin(struct rv_qp *qp)
 	return 0;
 }
 
-static void sends_end(struct rv_qp *qp)
+void rv_sends_end(struct rv_qp *qp)
 {
 	struct rv_queue *q = &qp->sq;
 	int any = qp->batch != q->posted;
@@ -151,8 +151,8 @@ static void sends_end(struct rv_qp *qp)
 		rv_ring(q);
 }
 
-/* next_slot returns the slot of the next send, or NULL when the queue is full. */
-static struct rv_wqe *next_slot(struct rv_qp *qp)
+/* rv_next_slot returns the slot of the next send, or NULL when the queue is full. */
+struct rv_wqe *rv_next_slot(struct rv_qp *qp)
 {
 	struct rv_queue *q = &qp->sq;
 	if (qp->batch - rv_load(&q->freed) >= q->max)
@@ -162,7 +162,7 @@ static struct rv_wqe *next_slot(struct rv_qp *qp)
 	return w;
 }
 
-static int put_inline(struct rv_queue *q, struct rv_wqe *w, const void *p, size_t n)
+int rv_put_inline(struct rv_queue *q, struct rv_wqe *w, const void *p, size_t n)
 {
 	if (w->inline_len + n > q->max_inline)
 		return EINVAL;
@@ -171,7 +171,7 @@ static int put_inline(struct rv_queue *q, struct rv_wqe *w, const void *p, size_
 	return 0;
 }
 
-static int put_bind(struct rv_wqe *w, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *b)
+int rv_put_bind(struct rv_wqe *w, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *b)
 {
 	w->rkey = mw->rkey;
 	w->imm = rkey;
@@ -187,9 +187,9 @@ static int put_bind(struct rv_wqe *w, struct ibv_mw *mw, uint32_t rkey, const st
 static int put_send(struct rv_qp *qp, struct ibv_send_wr *wr)
 {
 	struct rv_queue *q = &qp->sq;
-	if (!may_send(qp->qp.qp_type, wr->opcode) || wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
+	if (!rv_may_send(qp->qp.qp_type, wr->opcode) || wr->num_sge < 0 || (uint32_t)wr->num_sge > q->max_sge)
 		return EINVAL;
-	struct rv_wqe *w = next_slot(qp);
+	struct rv_wqe *w = rv_next_slot(qp);
 	if (!w)
 		return ENOMEM;
 	w->wr_id = wr->wr_id;
@@ -210,7 +210,7 @@ static int put_send(struct rv_qp *qp, struct ibv_send_wr *wr)
 			return EINVAL;
 		if (wr->bind_mw.mw->type != IBV_MW_TYPE_2)
 			return EINVAL;
-		put_bind(w, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
+		rv_put_bind(w, wr->bind_mw.mw, wr->bind_mw.rkey, &wr->bind_mw.bind_info);
 		break;
 	case IBV_WR_LOCAL_INV:
 	case IBV_WR_SEND_WITH_INV:
@@ -231,7 +231,7 @@ static int put_send(struct rv_qp *qp, struct ibv_send_wr *wr)
 	w->srqn = wr->qp_type.xrc.remote_srqn;
 	if (wr->send_flags & IBV_SEND_INLINE) {
 		for (int i = 0; i < wr->num_sge; i++)
-			if (put_inline(q, w, (void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length))
+			if (rv_put_inline(q, w, (void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length))
 				return EINVAL;
 	} else if (wr->opcode != IBV_WR_BIND_MW && wr->opcode != IBV_WR_LOCAL_INV) {
 		w->num_sge = wr->num_sge;
@@ -244,7 +244,7 @@ static int put_send(struct rv_qp *qp, struct ibv_send_wr *wr)
 static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	struct rv_qp *qp = (void *)ibqp;
-	int err = sends_begin(qp);
+	int err = rv_sends_begin(qp);
 	if (err) {
 		*bad = wr;
 		return err;
@@ -254,7 +254,7 @@ static int post_send(struct ibv_qp *ibqp, struct ibv_send_wr *wr, struct ibv_sen
 			*bad = wr;
 			break;
 		}
-	sends_end(qp);
+	rv_sends_end(qp);
 	return err;
 }
 
@@ -395,20 +395,20 @@ void rv_clean(struct rv_cq *cq, struct rv_qp *qp)
 static int bind_mw(struct ibv_qp *ibqp, struct ibv_mw *mw, struct ibv_mw_bind *b)
 {
 	struct rv_qp *qp = (void *)ibqp;
-	int err = sends_begin(qp);
+	int err = rv_sends_begin(qp);
 	if (err)
 		return err;
-	struct rv_wqe *w = next_slot(qp);
+	struct rv_wqe *w = rv_next_slot(qp);
 	if (w) {
 		w->wr_id = b->wr_id;
 		w->opcode = IBV_WR_BIND_MW;
 		w->flags = b->send_flags;
 		uint32_t key = ibv_inc_rkey(mw->rkey);
-		put_bind(w, mw, key, &b->bind_info);
+		rv_put_bind(w, mw, key, &b->bind_info);
 		mw->rkey = key;
 		qp->batch++;
 	}
-	sends_end(qp);
+	rv_sends_end(qp);
 	return w ? 0 : ENOMEM;
 }
 
@@ -423,205 +423,6 @@ void rv_ops(struct rv_ctx *c)
 	o->alloc_mw = rv_alloc_mw;
 	o->bind_mw = bind_mw;
 	o->dealloc_mw = rv_dealloc_mw;
-}
-
-/* The extended interface of sends: wr_start, requests, wr_complete. */
-
-#define QP(x) ((struct rv_qp *)(x))
-
-static struct rv_wqe *begin(struct rv_qp *qp, uint32_t op)
-{
-	static struct rv_wqe none; /* where requests go that cannot be posted */
-	struct rv_wqe *w = qp->batch_err ? NULL : next_slot(qp);
-	if (!qp->batch_err && !may_send(qp->qp.qp_type, op))
-		qp->batch_err = EINVAL;
-	else if (!qp->batch_err && !w)
-		qp->batch_err = ENOMEM;
-	if (qp->batch_err) {
-		qp->cur = NULL;
-		return &none;
-	}
-	w->wr_id = qp->ex.wr_id;
-	w->opcode = op;
-	w->flags = qp->ex.wr_flags;
-	w->rkey = 0;
-	qp->cur = w;
-	qp->batch++;
-	return w;
-}
-
-static void wr_start(struct ibv_qp_ex *x)
-{
-	struct rv_qp *qp = QP(x);
-	pthread_mutex_lock(&qp->sq.lock);
-	qp->batch = qp->sq.posted;
-	qp->batch_err = may_post(qp);
-	qp->cur = NULL;
-}
-
-static int wr_complete(struct ibv_qp_ex *x)
-{
-	struct rv_qp *qp = QP(x);
-	if (qp->batch_err)
-		qp->batch = qp->sq.posted;
-	int err = qp->batch_err;
-	sends_end(qp);
-	return err;
-}
-
-static void wr_abort(struct ibv_qp_ex *x)
-{
-	QP(x)->batch = QP(x)->sq.posted;
-	sends_end(QP(x));
-}
-
-static void wr_rdma(struct ibv_qp_ex *x, uint32_t op, uint32_t rkey, uint64_t addr, uint32_t imm)
-{
-	struct rv_wqe *w = begin(QP(x), op);
-	w->rkey = rkey;
-	w->remote_addr = addr;
-	w->imm = imm;
-}
-static void wr_rdma_read(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr) { wr_rdma(x, IBV_WR_RDMA_READ, rkey, addr, 0); }
-static void wr_rdma_write(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr) { wr_rdma(x, IBV_WR_RDMA_WRITE, rkey, addr, 0); }
-static void wr_rdma_write_imm(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr, __be32 imm)
-{
-	wr_rdma(x, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, addr, imm);
-}
-static void wr_send(struct ibv_qp_ex *x) { begin(QP(x), IBV_WR_SEND); }
-static void wr_send_imm(struct ibv_qp_ex *x, __be32 imm) { begin(QP(x), IBV_WR_SEND_WITH_IMM)->imm = imm; }
-static void wr_send_inv(struct ibv_qp_ex *x, uint32_t rkey) { begin(QP(x), IBV_WR_SEND_WITH_INV)->rkey = rkey; }
-static void wr_local_inv(struct ibv_qp_ex *x, uint32_t rkey) { begin(QP(x), IBV_WR_LOCAL_INV)->rkey = rkey; }
-
-static void wr_atomic(struct ibv_qp_ex *x, uint32_t op, uint32_t rkey, uint64_t addr, uint64_t a, uint64_t b)
-{
-	struct rv_wqe *w = begin(QP(x), op);
-	w->rkey = rkey;
-	w->remote_addr = addr;
-	w->compare_add = a;
-	w->swap = b;
-}
-static void wr_cmp_swp(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr, uint64_t compare, uint64_t swap)
-{
-	wr_atomic(x, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, addr, compare, swap);
-}
-static void wr_fetch_add(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr, uint64_t add)
-{
-	wr_atomic(x, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, addr, add, 0);
-}
-static void wr_atomic_write(struct ibv_qp_ex *x, uint32_t rkey, uint64_t addr, const void *eight)
-{
-	struct rv_wqe *w = begin(QP(x), IBV_WR_ATOMIC_WRITE);
-	w->rkey = rkey;
-	w->remote_addr = addr;
-	if (QP(x)->cur) {
-		if (QP(x)->sq.stride < sizeof *w + 8) {
-			QP(x)->batch_err = EINVAL;
-			return;
-		}
-		memcpy(w->sge, eight, 8);
-		w->inline_len = 8;
-		w->flags |= IBV_SEND_INLINE;
-	}
-}
-static void wr_bind(struct ibv_qp_ex *x, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *b)
-{
-	struct rv_wqe *w = begin(QP(x), IBV_WR_BIND_MW);
-	if (!QP(x)->cur)
-		return;
-	if (mw->type != IBV_MW_TYPE_2)
-		QP(x)->batch_err = EINVAL;
-	else
-		put_bind(w, mw, rkey, b);
-}
-
-static void wr_set_ud(struct ibv_qp_ex *x, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
-{
-	struct rv_wqe *w = QP(x)->cur;
-	if (!w)
-		return;
-	if (!ah || ((struct rv_ah *)ah)->magic != ALIVE) {
-		QP(x)->batch_err = EINVAL;
-		return;
-	}
-	w->ah = ah->handle;
-	w->remote_qpn = qpn;
-	w->remote_qkey = qkey;
-}
-static void wr_set_srqn(struct ibv_qp_ex *x, uint32_t srqn)
-{
-	if (QP(x)->cur)
-		QP(x)->cur->srqn = srqn;
-}
-static void wr_set_sges(struct ibv_qp_ex *x, size_t n, const struct ibv_sge *list)
-{
-	struct rv_wqe *w = QP(x)->cur;
-	if (!w)
-		return;
-	if (n > QP(x)->sq.max_sge) {
-		QP(x)->batch_err = EINVAL;
-		return;
-	}
-	memcpy(w->sge, list, n * sizeof *list);
-	w->num_sge = n;
-	w->flags &= ~IBV_SEND_INLINE;
-}
-static void wr_set_sge(struct ibv_qp_ex *x, uint32_t lkey, uint64_t addr, uint32_t len)
-{
-	struct ibv_sge s = {addr, len, lkey};
-	wr_set_sges(x, 1, &s);
-}
-static void wr_set_inlines(struct ibv_qp_ex *x, size_t n, const struct ibv_data_buf *list)
-{
-	struct rv_wqe *w = QP(x)->cur;
-	if (!w)
-		return;
-	w->flags |= IBV_SEND_INLINE;
-	for (size_t i = 0; i < n; i++)
-		if (put_inline(&QP(x)->sq, w, list[i].addr, list[i].length))
-			QP(x)->batch_err = EINVAL;
-}
-static void wr_set_inline(struct ibv_qp_ex *x, void *addr, size_t len)
-{
-	struct ibv_data_buf b = {addr, len};
-	wr_set_inlines(x, 1, &b);
-}
-
-void rv_qp_ops(struct rv_qp *qp, uint64_t ops)
-{
-	struct ibv_qp_ex *x = &qp->ex;
-	qp->with_ex = 1;
-	x->wr_start = wr_start;
-	x->wr_complete = wr_complete;
-	x->wr_abort = wr_abort;
-	x->wr_set_ud_addr = wr_set_ud;
-	x->wr_set_xrc_srqn = wr_set_srqn;
-	x->wr_set_inline_data = wr_set_inline;
-	x->wr_set_inline_data_list = wr_set_inlines;
-	x->wr_set_sge = wr_set_sge;
-	x->wr_set_sge_list = wr_set_sges;
-	if (ops & IBV_QP_EX_WITH_RDMA_WRITE)
-		x->wr_rdma_write = wr_rdma_write;
-	if (ops & IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM)
-		x->wr_rdma_write_imm = wr_rdma_write_imm;
-	if (ops & IBV_QP_EX_WITH_SEND)
-		x->wr_send = wr_send;
-	if (ops & IBV_QP_EX_WITH_SEND_WITH_IMM)
-		x->wr_send_imm = wr_send_imm;
-	if (ops & IBV_QP_EX_WITH_RDMA_READ)
-		x->wr_rdma_read = wr_rdma_read;
-	if (ops & IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP)
-		x->wr_atomic_cmp_swp = wr_cmp_swp;
-	if (ops & IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD)
-		x->wr_atomic_fetch_add = wr_fetch_add;
-	if (ops & IBV_QP_EX_WITH_LOCAL_INV)
-		x->wr_local_inv = wr_local_inv;
-	if (ops & IBV_QP_EX_WITH_BIND_MW)
-		x->wr_bind_mw = wr_bind;
-	if (ops & IBV_QP_EX_WITH_SEND_WITH_INV)
-		x->wr_send_inv = wr_send_inv;
-	if (ops & IBV_QP_EX_WITH_ATOMIC_WRITE)
-		x->wr_atomic_write = wr_atomic_write;
 }
 
 /* The extended interface of completions. */

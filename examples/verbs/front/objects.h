@@ -62,14 +62,28 @@ struct rv_channel {
 	int write;
 };
 
+/* A call that returns an object, and fails. */
+#define FAIL(e) (errno = (e), NULL)
+
 #define ctx_of(c) ((struct rv_ctx *)((char *)(c)-offsetof(struct rv_ctx, v.context)))
 
+extern pthread_mutex_t rv_big;			 /* device.c: opening, closing, tables */
+void rv_domain_verbs(struct verbs_context *v);	 /* memory.c: its part of a context */
+void rv_queue_verbs(struct verbs_context *v);	 /* queues.c: the same */
+void rv_await(pthread_mutex_t *m, pthread_cond_t *c, uint32_t *done, uint32_t *got);
 void rv_ops(struct rv_ctx *c);		       /* data.c: the data path of a context */
 void rv_qp_ops(struct rv_qp *qp, uint64_t ops); /* and of extended QPs and CQs */
 void rv_cq_ops(struct rv_cq *cq);
 int rv_queue_init(struct rv_queue *q, struct rv_pd *pd, uint32_t max, uint32_t sges, uint32_t inl, int sends);
 void rv_queue_reset(struct rv_queue *q);
 void rv_queue_free(struct rv_queue *q);
+int rv_may_send(enum ibv_qp_type t, uint32_t op);
+int rv_may_post(struct rv_qp *qp);
+int rv_sends_begin(struct rv_qp *qp);
+void rv_sends_end(struct rv_qp *qp);
+struct rv_wqe *rv_next_slot(struct rv_qp *qp);
+int rv_put_inline(struct rv_queue *q, struct rv_wqe *w, const void *p, size_t n);
+int rv_put_bind(struct rv_wqe *w, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *b);
 void rv_clean(struct rv_cq *cq, struct rv_qp *qp);
 void rv_wake(void);
 void rv_ring(struct rv_queue *q);

@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 /* A call that fails returns -1 and sets errno. */
+#undef FAIL
 #define FAIL(e) (errno = (e), -1)
 #define NEED(x)                                                                                                                        \
 	do {                                                                                                                           \
