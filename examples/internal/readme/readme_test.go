@@ -79,9 +79,13 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
+// command is a program of this module that a page runs.
+var command = regexp.MustCompile(`go run (?:github\.com/roce-go/roce|\.)/([\w/-]+)`)
+
 var link = regexp.MustCompile(`\]\(([^)#]+)(?:#[^)]*)?\)`)
 
-// TestLinks: the relative links of all pages lead to files.
+// TestLinks: the relative links of all pages lead to files, and the programs that they run
+// are there.
 func TestLinks(t *testing.T) {
 	seen := 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -97,6 +101,11 @@ func TestLinks(t *testing.T) {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			return err
+		}
+		for _, m := range command.FindAllStringSubmatch(string(b), -1) {
+			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
+				t.Errorf("%s runs %s, which is not there", path, m[1])
+			}
 		}
 		for _, m := range link.FindAllStringSubmatch(string(b), -1) {
 			if u, err := url.Parse(m[1]); err != nil || u.Scheme != "" {
