@@ -672,6 +672,7 @@ PUBLIC int rdma_set_option(struct rdma_cm_id *id, int level, int opt, void *val,
 		return FAIL(EINVAL);
 	return 0;
 }
+PUBLIC int rsocket(int domain, int type, int protocol) { return FAIL(EOPNOTSUPP); }
 PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout) { return poll(fds, n, timeout); }
 
 PUBLIC int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *h, struct rdma_addrinfo **res)
