@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -173,8 +175,8 @@ func (c *card) text(w io.Writer) error {
 			reasons[r.why]++
 		}
 	}
-	for why, n := range reasons {
-		fmt.Fprintf(&b, "\nnot applicable: %d scripts: %s", n, why)
+	for _, why := range slices.Sorted(maps.Keys(reasons)) {
+		fmt.Fprintf(&b, "\nnot applicable: %d scripts: %s", reasons[why], why)
 	}
 	if len(reasons) != 0 {
 		b.WriteByte('\n')
