@@ -193,7 +193,7 @@ struct rv_shared {
 	uint8_t gid[16];
 	uint8_t v4; /* the GID is an IPv4 address */
 	uint32_t mtu; /* largest payload, bytes */
-	uint32_t linger; /* ms that the first ibv_destroy_qp waits, with ROCE_FAULTS */
+	uint32_t linger; /* ms that ibv_destroy_qp waits, once in two seconds, with ROCE_FAULTS */
 };
 
 /* Events on a completion channel, and asynchronous ones: eight bytes each. */
