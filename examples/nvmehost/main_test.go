@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"io"
 	"net"
@@ -32,8 +33,12 @@ func TestProgram(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	a, b := port(t), port(t)
 	cmd := exec.Command(target, "-segment", b+","+a, "-ip", "192.0.2.2,2001:db8::2", "-mac", "52:54:00:00:00:02", "-size", "4M", "-for", "60s")
+	says, err := cmd.StdoutPipe()
+	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	_, err = bufio.NewReader(says).ReadString('\n') // it listens
+	require.NoError(t, err)
 	for _, to := range []string{"192.0.2.2", "[2001:db8::2]:4420"} {
 		var out, errs bytes.Buffer
 		code := run([]string{"-segment", a + "," + b, "-faults", "loss=1,duplicate=1,reorder=1", "-to", to, "-verify", "1048576", "-n", "60", "-max", "65536", "-queues", "2"}, &out, &errs)
