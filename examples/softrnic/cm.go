@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/roce-go/roce/examples/internal/wire"
 	"github.com/roce-go/roce/qp"
 	roce "github.com/roce-go/roce/qp/endpoint"
 )
@@ -29,7 +30,7 @@ func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
 		return t.mckey(ctx, address)
 	}
 	if address != "" {
-		a, err := lookup("-cm "+o.cm, address, !e.gids[e.gid].Is4())
+		a, err := wire.Lookup("-cm "+o.cm, address, !e.gids[e.gid].Is4())
 		if err != nil {
 			return err
 		}
@@ -105,7 +106,7 @@ func (t *cmTool) exchange(ctx context.Context) error {
 func (t *cmTool) config() roce.ConnConfig {
 	var h qp.AHAttr
 	t.mark(&h)
-	return roce.ConnConfig{RecvDepth: 64, RecvSize: max(t.size(), 256), SendDepth: 64, RetryCnt: uint8(t.retries), RNRRetry: 7,
+	return roce.ConnConfig{RecvDepth: 64, RecvSize: max(t.size(), 256), SendDepth: 64, Window: t.most, RetryCnt: uint8(t.retries), RNRRetry: 7,
 		TrafficClass: h.TrafficClass, VLAN: h.VLAN, HasVLAN: h.HasVLAN}
 }
 

@@ -20,7 +20,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/examples/internal/wire"
 	"github.com/roce-go/roce/qp"
 	roce "github.com/roce-go/roce/qp/endpoint"
 	"github.com/roce-go/roce/qp/softnic"
@@ -33,13 +33,7 @@ that name: a server, or with ADDRESS a client of the server there. Otherwise it
 makes one queue pair, prints its numbers, connects it to the peer that -peer
 names, and serves a region and a receive queue, or does what -op says.
 
-WIRE is one of
-  -segment LOCAL,REMOTE  Ethernet in UDP datagrams, as QEMU's -netdev dgram has it
-  -udp ADDRESS           a plain UDP socket on port 4791 of this host (Linux)
-  -tap NAME              a TAP interface, made if need be (Linux, CAP_NET_ADMIN)
-  -packet NAME           an interface, beside what the host does with it (Linux,
-                         CAP_NET_RAW)
-
+` + wire.Usage + `
 A UDP socket does not show the IP header that a packet's ICRC covers. All of it is
 known but the 16-bit identification that the sender chose (IPv4): a packet is taken
 whose ICRC is right for some identification. A corrupted packet passes with
@@ -52,7 +46,7 @@ options:
 `
 
 type options struct {
-	wire wireOptions
+	wire wire.Flags
 	path path
 
 	pingpong, perftest, cm string
@@ -62,15 +56,7 @@ type options struct {
 	psn                    int
 	peer, op, group        string
 	dur, wait              time.Duration
-}
-
-// wireOptions say what the port is attached to.
-type wireOptions struct {
-	segment, udp, tap, packet string
-	strict                    bool
-	mac, ips                  string
-	gid                       int
-	rate, loss                int
+	gid, rate              int
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -80,16 +66,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs := flag.NewFlagSet("softrnic", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	fs.Usage = func() { fmt.Fprint(fs.Output(), usage); fs.PrintDefaults() }
-	fs.StringVar(&o.wire.segment, "segment", "", "`LOCAL,REMOTE`: addresses with ports")
-	fs.StringVar(&o.wire.udp, "udp", "", "local IP `address` of the socket")
-	fs.StringVar(&o.wire.tap, "tap", "", "TAP interface `name`")
-	fs.StringVar(&o.wire.packet, "packet", "", "interface `name`")
-	fs.BoolVar(&o.wire.strict, "strict", false, "with -udp: take IPv4 packets of identification 0 alone")
-	fs.StringVar(&o.wire.mac, "mac", "52:54:00:00:00:01", "Ethernet `address` of the port")
-	fs.StringVar(&o.wire.ips, "ip", "192.0.2.1,2001:db8::1", "IP `addresses` of the port; with -udp its address")
-	fs.IntVar(&o.wire.gid, "gid", 0, "`index` among them, where the peer's address does not say which")
-	fs.IntVar(&o.wire.rate, "rate", 0, "most `bytes` sent a second; 0: as fast as it goes")
-	fs.IntVar(&o.wire.loss, "loss", 0, "`thousandths` of the frames, sent and received, to lose; not with -udp")
+	o.wire.DefaultWindow = 64
+	o.wire.Register(fs)
+	fs.IntVar(&o.gid, "gid", 0, "`index` among the port's addresses, where the peer's address does not say which")
+	fs.IntVar(&o.rate, "rate", 0, "most `bytes` sent a second; 0: as fast as it goes")
 	fs.StringVar(&o.pingpong, "pingpong", "", "be ibv_`KIND`_pingpong: rc, uc or ud")
 	fs.StringVar(&o.perftest, "perftest", "", "be ib_`TEST`_bw: send, write, read or atomic; or ib_TEST: send_lat, write_lat, read_lat or atomic_lat (handshake of perftest 5.7 to 6.06)")
 	fs.StringVar(&o.cm, "cm", "", "be a `ROLE` of RDMA-CM: "+strings.Join(cmRoles, ", "))
@@ -158,6 +138,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		e.explain(stderr)
 		return 1
 	}
+	if err := e.close(); err != nil {
+		fmt.Fprintln(stderr, "softrnic:", err)
+		return 1
+	}
 	return 0
 }
 
@@ -177,16 +161,16 @@ func (o *options) check() error {
 	for _, v := range []struct {
 		flag           string
 		is, least, max int
-	}{{"-n", o.n, 1, 1 << 30}, {"-size", o.size, 0, 1 << 30}, {"-p", o.tcp, 0, 65535}, {"-rate", o.wire.rate, 0, 1 << 30}, {"-psn", o.psn, -1, 0xffffff},
-		{"-loss", o.wire.loss, 0, 1000}, {"-q", o.qps, 1, 256}, {"-vlan", o.path.vlan, -1, 0xffff}, {"-dscp", o.path.dscp, 0, 63},
+	}{{"-n", o.n, 1, 1 << 30}, {"-size", o.size, 0, 1 << 30}, {"-p", o.tcp, 0, 65535}, {"-rate", o.rate, 0, 1 << 30}, {"-psn", o.psn, -1, 0xffffff},
+		{"-q", o.qps, 1, 256}, {"-vlan", o.path.vlan, -1, 0xffff}, {"-dscp", o.path.dscp, 0, 63},
 		{"-timeout", o.path.timeout, 0, 31}, {"-retry", o.path.retries, 0, 7}} {
 		if v.is < v.least || v.is > v.max {
 			return fmt.Errorf("%s %d: want %d to %d", v.flag, v.is, v.least, v.max)
 		}
 	}
 	switch {
-	case o.wire.udp != "" && (o.path.vlan >= 0 || o.path.dscp != 0 || o.wire.loss != 0):
-		return errors.New("-vlan, -dscp and -loss: a UDP socket (-udp) has none of them; -packet has")
+	case o.wire.UDP() && (o.path.vlan >= 0 || o.path.dscp != 0):
+		return errors.New("-vlan and -dscp: a UDP socket (-udp) has neither; -packet has")
 	case o.qps != 1 && o.perftest == "":
 		return errors.New("-q: only -perftest has several queue pairs")
 	case o.wait <= 0 || o.path.patience <= 0:
@@ -208,42 +192,28 @@ type endpoint struct {
 	gids  []netip.Addr
 	gid   int
 	psn   uint32
+	most  int          // packets outstanding on a connection
 	pairs []*pair      // all that were made
 	conns []*roce.Conn // likewise
 }
 
 // open makes the wire and the port.
 func (o *options) open() (*endpoint, error) {
-	hw, err := net.ParseMAC(o.wire.mac)
-	if err != nil || len(hw) != 6 {
-		return nil, fmt.Errorf("-mac %s is no Ethernet address", o.wire.mac)
-	}
-	e := &endpoint{path: o.path, gid: o.wire.gid, psn: rand.Uint32()}
+	e := &endpoint{path: o.path, gid: o.gid, psn: rand.Uint32(), most: o.wire.Window()}
 	if o.psn >= 0 {
 		e.psn = uint32(o.psn)
 	}
-	flag, w, err := o.wire.open()
-	if err != nil {
-		return nil, err
-	}
-	cfg := roce.Config{MAC: frame.MAC(hw), Rate: o.wire.rate}
-	if loss := o.wire.loss; loss != 0 {
-		cfg.Filter = func(_ bool, b []byte) [][]byte {
-			if rand.IntN(1000) < loss {
-				return nil
-			}
-			return [][]byte{b}
-		}
-	}
+	cfg := roce.Config{Rate: o.rate}
 	if o.cm == "" {
 		// Numbers in order: people write them down.
 		cfg.Port = func(c *softnic.Config) { c.Seed = nil }
 	}
-	ep, err := cfg.Open(w)
+	ep, closing, err := o.wire.Open(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", flag, err)
+		return nil, err
 	}
 	e.loop = newLoop(ep)
+	e.closing = closing
 	e.gids = ep.Addrs()
 	if e.gid < 0 || e.gid >= len(e.gids) {
 		e.close()
@@ -255,68 +225,6 @@ func (o *options) open() (*endpoint, error) {
 	}
 	e.regs = e.port.Regions()
 	return e, nil
-}
-
-// open returns the wire, and the flag that names it.
-func (o *wireOptions) open() (flag string, w roce.Wire, err error) {
-	var ips []netip.Addr
-	if o.udp == "" {
-		for _, s := range strings.Split(o.ips, ",") {
-			a, err := netip.ParseAddr(s)
-			if err != nil {
-				return "", nil, fmt.Errorf("-ip: %w", err)
-			}
-			ips = append(ips, a)
-		}
-	}
-	for _, x := range []struct{ flag, value string }{{"-segment", o.segment}, {"-udp", o.udp}, {"-tap", o.tap}, {"-packet", o.packet}} {
-		if x.value == "" {
-			continue
-		}
-		if flag != "" {
-			return "", nil, fmt.Errorf("%s and %s: name one wire; see -h", flag, x.flag)
-		}
-		flag = x.flag
-	}
-	switch flag {
-	case "-segment":
-		local, remote, _ := strings.Cut(o.segment, ",")
-		return flag, roce.Segment(local, remote, ips...), nil
-	case "-udp":
-		a, err := lookup(flag, o.udp, false)
-		if err != nil {
-			return "", nil, err
-		}
-		if o.strict {
-			return flag, roce.StrictUDP(a.String()), nil
-		}
-		return flag, roce.UDP(a.String()), nil
-	case "-tap":
-		return flag, roce.TAP(o.tap, ips...), nil
-	case "-packet":
-		return flag, roce.Packet(o.packet, ips...), nil
-	}
-	return "", nil, errors.New("name a wire: -segment, -udp, -tap or -packet; see -h")
-}
-
-// lookup returns the address that a flag names, by itself or as a host's; an IPv4
-// one, where there is, unless v6 is wanted.
-func lookup(flag, name string, v6 bool) (netip.Addr, error) {
-	if a, err := netip.ParseAddr(name); err == nil {
-		return a, nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("%s %q is no address, and no host: %w", flag, name, err)
-	}
-	for _, a := range list {
-		if a = a.Unmap(); a.Is4() != v6 {
-			return a, nil
-		}
-	}
-	return list[0].Unmap(), nil
 }
 
 // address returns an address handle for a peer.
@@ -354,10 +262,12 @@ type loop struct {
 	ep   *roce.Endpoint
 	port *softnic.Port // with do and wait only
 	err  error
+
+	closing func() error // of the endpoint
 }
 
 func newLoop(ep *roce.Endpoint) *loop {
-	l := &loop{ep: ep}
+	l := &loop{ep: ep, closing: ep.Close}
 	ep.Do(func(_ time.Time, p *softnic.Port) { l.port = p })
 	return l
 }
@@ -392,4 +302,4 @@ func (l *loop) stuck() error {
 }
 
 // close ends the loop. Closing it again does nothing.
-func (l *loop) close() { l.ep.Close() }
+func (l *loop) close() error { return l.closing() }

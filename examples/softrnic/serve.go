@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/roce-go/roce/examples/internal/wire"
 	"github.com/roce-go/roce/qp"
 )
 
@@ -28,7 +29,7 @@ func parsePeer(s string) (*peer, error) {
 	} else {
 		gid, rest, _ = strings.Cut(rest, ":")
 	}
-	a, err := lookup("-peer", gid, false)
+	a, err := wire.Lookup("-peer", gid, false)
 	if err != nil {
 		return nil, errors.Join(bad, err)
 	}

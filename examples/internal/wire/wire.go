@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp/endpoint"
@@ -29,32 +31,43 @@ const Usage = `WIRE is one of
 
 // Flags are the flags.
 type Flags struct {
+	// DefaultWindow is what -window is unless given. 0 means 32.
+	DefaultWindow int
+
 	segment, udp, tap, packet string
 	mac, ips, faults, capture string
+	strict                    bool
 	window                    int
 	seed                      uint64
 }
 
 // Register adds the flags to a set.
 func (f *Flags) Register(fs *flag.FlagSet) {
+	if f.DefaultWindow == 0 {
+		f.DefaultWindow = 32
+	}
 	fs.StringVar(&f.segment, "segment", "", "`LOCAL,REMOTE`: addresses with ports")
 	fs.StringVar(&f.udp, "udp", "", "local IP `address` of the socket")
 	fs.StringVar(&f.tap, "tap", "", "TAP interface `name`")
 	fs.StringVar(&f.packet, "packet", "", "interface `name`")
+	fs.BoolVar(&f.strict, "strict", false, "with -udp: take IPv4 packets of identification 0 only")
 	fs.StringVar(&f.mac, "mac", "52:54:00:00:00:01", "Ethernet `address` of the port; not with -udp")
 	fs.StringVar(&f.ips, "ip", "192.0.2.1,2001:db8::1", "IP `addresses` of the port; not with -udp")
 	fs.StringVar(&f.faults, "faults", "", "`list` of loss=P, duplicate=P, reorder=P: percent of the frames, each way; not with -udp")
 	fs.Uint64Var(&f.seed, "seed", 1, "`number` that the faults follow from")
 	fs.StringVar(&f.capture, "capture", "", "`file` for the packets sent and received, as pcap")
-	fs.IntVar(&f.window, "window", 32, "most `packets` outstanding on a connection; a peer in software loses what its buffers do not hold")
+	fs.IntVar(&f.window, "window", f.DefaultWindow, "most `packets` outstanding on a connection; a peer in software loses what its buffers do not hold")
 }
 
 // Window returns the most packets outstanding on a connection.
 func (f *Flags) Window() int { return f.window }
 
+// UDP reports whether the wire is a UDP socket.
+func (f *Flags) UDP() bool { return f.udp != "" }
+
 // Open opens the endpoint that the flags ask for. closing ends it, and the capture.
 func (f *Flags) Open(cfg endpoint.Config) (ep *endpoint.Endpoint, closing func() error, err error) {
-	w, err := f.wire(&cfg)
+	name, w, err := f.wire(&cfg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -62,7 +75,7 @@ func (f *Flags) Open(cfg endpoint.Config) (ep *endpoint.Endpoint, closing func()
 		return nil, nil, fmt.Errorf("-window %d: want 1 to %d", f.window, 1<<20)
 	}
 	if f.faults != "" {
-		if f.udp != "" {
+		if f.UDP() {
 			return nil, nil, errors.New("-faults: a UDP wire has no frames to lose; take another one")
 		}
 		faults, err := ParseFaults(f.faults, f.seed)
@@ -74,7 +87,7 @@ func (f *Flags) Open(cfg endpoint.Config) (ep *endpoint.Endpoint, closing func()
 	var file *os.File
 	if f.capture != "" {
 		if file, err = os.Create(f.capture); err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("-capture: %w", err)
 		}
 	}
 	fail := func(err error) (*endpoint.Endpoint, func() error, error) {
@@ -84,7 +97,7 @@ func (f *Flags) Open(cfg endpoint.Config) (ep *endpoint.Endpoint, closing func()
 		return nil, nil, err
 	}
 	if ep, err = cfg.Open(w); err != nil {
-		return fail(err)
+		return fail(fmt.Errorf("%s: %w", name, err))
 	}
 	if file != nil {
 		if err := ep.Capture(file); err != nil {
@@ -101,43 +114,74 @@ func (f *Flags) Open(cfg endpoint.Config) (ep *endpoint.Endpoint, closing func()
 	}, nil
 }
 
-func (f *Flags) wire(cfg *endpoint.Config) (endpoint.Wire, error) {
-	given := 0
-	for _, s := range []string{f.segment, f.udp, f.tap, f.packet} {
-		if s != "" {
-			given++
+// wire returns the wire, and the flag that names it.
+func (f *Flags) wire(cfg *endpoint.Config) (name string, w endpoint.Wire, err error) {
+	for _, x := range []struct{ flag, value string }{{"-segment", f.segment}, {"-udp", f.udp}, {"-tap", f.tap}, {"-packet", f.packet}} {
+		if x.value == "" {
+			continue
 		}
+		if name != "" {
+			return "", nil, fmt.Errorf("%s and %s: name one wire; see -h", name, x.flag)
+		}
+		name = x.flag
 	}
-	if given != 1 {
-		return nil, errors.New("name one wire: -segment, -udp, -tap or -packet; see -h")
-	}
-	if f.udp != "" {
-		return endpoint.UDP(f.udp), nil
+	switch name {
+	case "":
+		return "", nil, errors.New("name a wire: -segment, -udp, -tap or -packet; see -h")
+	case "-udp":
+		a, err := Lookup(name, f.udp, false)
+		if err != nil {
+			return "", nil, err
+		}
+		if f.strict {
+			return name, endpoint.StrictUDP(a.String()), nil
+		}
+		return name, endpoint.UDP(a.String()), nil
 	}
 	hw, err := net.ParseMAC(f.mac)
 	if err != nil || len(hw) != 6 {
-		return nil, fmt.Errorf("-mac %s is no Ethernet address", f.mac)
+		return "", nil, fmt.Errorf("-mac %s is no Ethernet address", f.mac)
 	}
 	cfg.MAC = frame.MAC(hw)
 	var addrs []netip.Addr
 	for _, s := range strings.Split(f.ips, ",") {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			return nil, fmt.Errorf("-ip: %w", err)
+			return "", nil, fmt.Errorf("-ip: %w", err)
 		}
 		addrs = append(addrs, a)
 	}
-	switch {
-	case f.segment != "":
+	switch name {
+	case "-segment":
 		local, remote, ok := strings.Cut(f.segment, ",")
 		if !ok {
-			return nil, fmt.Errorf("-segment %s: want LOCAL,REMOTE", f.segment)
+			return "", nil, fmt.Errorf("-segment %s: want LOCAL,REMOTE", f.segment)
 		}
-		return endpoint.Segment(local, remote, addrs...), nil
-	case f.tap != "":
-		return endpoint.TAP(f.tap, addrs...), nil
+		return name, endpoint.Segment(local, remote, addrs...), nil
+	case "-tap":
+		return name, endpoint.TAP(f.tap, addrs...), nil
 	}
-	return endpoint.Packet(f.packet, addrs...), nil
+	return name, endpoint.Packet(f.packet, addrs...), nil
+}
+
+// Lookup returns the address that a flag names, by itself or as a host's; an IPv4
+// one, where there is, unless v6 is wanted.
+func Lookup(flag, name string, v6 bool) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(name); err == nil {
+		return a, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("%s %q is no address, and no host: %w", flag, name, err)
+	}
+	for _, a := range list {
+		if a = a.Unmap(); a.Is4() != v6 {
+			return a, nil
+		}
+	}
+	return list[0].Unmap(), nil
 }
 
 // Faults lose, double and swap RoCE frames; others pass. Its Filter is one of

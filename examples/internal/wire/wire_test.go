@@ -65,7 +65,7 @@ func TestOpen(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"-udp", "127.0.0.1", "-tap", "x"}, {"-segment", "127.0.0.1:1"}, {"-segment", "a,b", "-ip", "x"},
 		{"-segment", "a,b", "-mac", "x"}, {"-segment", "127.0.0.1:0,127.0.0.1:1", "-faults", "x=1"},
-		{"-udp", "127.0.0.1", "-faults", "loss=1"}, {"-segment", "127.0.0.1:0,127.0.0.1:1", "-window", "0"},
+		{"-udp", "127.0.0.1", "-faults", "loss=1"}, {"-udp", "name.that.is.none.invalid"}, {"-segment", "127.0.0.1:0,127.0.0.1:1", "-window", "0"},
 	} {
 		require.Error(t, open(args...), args)
 	}
