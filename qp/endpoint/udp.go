@@ -19,8 +19,8 @@ import (
 // A UDP socket does not show the IP header that a packet's ICRC covers. All of it is
 // known but the 16-bit identification that an IPv4 sender chose: a packet is taken
 // whose ICRC is right for some identification, so that a corrupted packet passes with
-// probability 2^-16 instead of 2^-32. The socket sends with identification 0 and
-// Don't Fragment, needs peers that set Don't Fragment and no IP options, sends from
+// probability 2^-16 instead of 2^-32. The socket sends with identification 0 (to its own
+// host the kernel may count it up) and Don't Fragment, needs peers that set Don't Fragment and no IP options, sends from
 // port 4791 only, and knows nothing of ECN, VLANs and DSCP.
 func UDP(address string) Wire { return udpWire{address: address} }
 
@@ -72,7 +72,7 @@ type udp struct {
 
 	in, out *batch
 	joined  joined
-	n       int    // datagrams that wait received
+	n       int    // packets received that wait
 	pkt     []byte // headers as they must have been, and the packet
 	rx, tx  frame.Frame
 }

@@ -15,14 +15,14 @@ const (
 	whyLocal     = "memory that a peer may write need not be writable by local key"
 	whyQueues    = "completion queues have no size, no completion channels and no vectors: they never overflow, and the caller polls"
 	whyHandles   = "objects are Go values: there are no handles to be wrong, and no reference counts that keep one from going"
-	whyRereg     = "regions are not changed: register anew"
-	whyType1     = "there are no type 1 windows"
+	whyRereg     = "tried elsewhere: regions that are registered again, in qp"
+	whyType1     = "tried elsewhere: windows of type 1, in qp"
 	whyDevice    = "devices, contexts, limits of cards and kinds of pages are the host's"
 	whyThreads   = "a port is a machine for one goroutine; qp/endpoint locks it"
 	whyWindow    = "a window keeps no region alive: what it granted ends with the region"
 	whyLinux     = "of the interfaces of a kernel or of one vendor: flows, tags, clocks, counters, memory of devices, extensions"
 	whyRaw       = "there are no raw packet queue pairs"
-	whyOwnKeys   = "a window has the key that Bind gives it"
+	whyOwnKeys   = "without NewRKey a window has the key that Bind gives it"
 	whyFirst     = "where both keys are wrong, the local one of a READ or atomic is found first"
 	whyRefused   = "a request in Reset, Init or RTR is refused"
 	whyNoSize    = "work requests have no limit of pieces"
@@ -435,7 +435,7 @@ func rdmaPDs() []verbsCase {
 		one("PdRcLoopbackMrTest.BasicFetchAddMrOtherPdRemote", qp.RemoteAccessErr, remote((*verbs).fadd)),
 		one("PdRcLoopbackMrTest.BasicCompSwapMrOtherPdLocal", qp.LocalProtErr, local((*verbs).cswap)),
 		one("PdRcLoopbackMrTest.BasicCompSwapMrOtherPdRemote", qp.RemoteAccessErr, remote((*verbs).cswap)),
-		not(whyHandles+"; address handles and SRQs have no protection domain", "PdUdLoopbackTest.SendAhOnOtherPd PdSrqTest.SrqRecvMrSrqMatch "+
+		not(whyHandles+"; address handles have no protection domain, and that of SRQs is tried in qp", "PdUdLoopbackTest.SendAhOnOtherPd PdSrqTest.SrqRecvMrSrqMatch "+
 			"PdSrqTest.SrqRecvMrSrqMismatch PdSrqTest.QpSrqPdMismatchWriteWithImm"),
 		right("PdSrqTest.CreateSrq SrqTest.Create", func(v *verbs) {
 			_, err := v.p.CreateSRQ(4, 0)
