@@ -181,7 +181,7 @@ func (q *queue) finish(s *slot, r result) {
 	}
 	done := func() {
 		q.room.give(s.held)
-		q.t.stats.done(s, len(r.data))
+		q.t.stats.done(s, &r)
 		q.free <- s
 	}
 	if r.status != nvme.Success {

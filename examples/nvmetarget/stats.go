@@ -33,7 +33,9 @@ type point struct {
 	totals
 }
 
-func (s *stats) done(sl *slot, sent int) {
+// done counts a command: the bytes only of one that succeeded, for a length is the host's
+// word until then.
+func (s *stats) done(sl *slot, r *result) {
 	if sl.q.id == 0 {
 		return
 	}
@@ -43,10 +45,12 @@ func (s *stats) done(sl *slot, sent int) {
 	switch sl.cmd.Opcode {
 	case nvme.Read:
 		s.reads++
-		s.readBytes += uint64(sent)
+		s.readBytes += uint64(len(r.data))
 	case nvme.Write:
 		s.writes++
-		s.writeBytes += uint64(sl.cmd.SGL.Length)
+		if r.status == nvme.Success {
+			s.writeBytes += uint64(sl.cmd.SGL.Length)
+		}
 	default:
 		s.others++
 	}

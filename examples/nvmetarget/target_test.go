@@ -451,3 +451,15 @@ func TestProgram(t *testing.T) {
 		require.Equal(t, want, n)
 	}
 }
+
+// The bytes of a write that failed are not counted: its length is only the host's word.
+func TestStatsOfFailures(t *testing.T) {
+	var s stats
+	sl := &slot{q: &queue{id: 1}, cmd: nvme.Command{Opcode: nvme.Write, SGL: nvme.SGL{Length: 4096}}}
+	bad, good := fail(nvme.LBAOutOfRange), result{}
+	s.done(sl, &bad)
+	require.Zero(t, s.sum().writeBytes)
+	s.done(sl, &good)
+	require.EqualValues(t, 4096, s.sum().writeBytes)
+	require.EqualValues(t, 2, s.sum().writes)
+}

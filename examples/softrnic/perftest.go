@@ -92,8 +92,7 @@ func (t *tool) perftest(test, kind string) error {
 	}
 	var c qp.Counters
 	for _, p := range r.pairs {
-		x := p.qp.Counters()
-		c.RxPackets, c.TxPackets, c.Retransmitted = c.RxPackets+x.RxPackets, c.TxPackets+x.TxPackets, c.Retransmitted+x.Retransmitted
+		c = add(c, p.qp.Counters())
 	}
 	fmt.Fprintf(t.out, "packets received %d, sent %d, sent again %d\n", c.RxPackets, c.TxPackets, c.Retransmitted)
 	return nil

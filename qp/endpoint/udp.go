@@ -20,8 +20,9 @@ import (
 // known but the 16-bit identification that an IPv4 sender chose: a packet is taken
 // whose ICRC is right for some identification, so that a corrupted packet passes with
 // probability 2^-16 instead of 2^-32. The socket sends with identification 0 (to its own
-// host the kernel may count it up) and Don't Fragment, needs peers that set Don't Fragment and no IP options, sends from
-// port 4791 only, and knows nothing of ECN, VLANs and DSCP.
+// host the kernel may count it up) and Don't Fragment, needs peers that set Don't
+// Fragment and no IP options, sends from port 4791 only, and knows nothing of ECN, VLANs
+// and DSCP.
 func UDP(address string) Wire { return udpWire{address: address} }
 
 // StrictUDP is UDP, but takes IPv4 packets of identification 0 only, as another StrictUDP

@@ -33,6 +33,7 @@ type Host struct {
 
 	cfg   HostConfig
 	admin *queue
+	mu    sync.Mutex // of io until Dial has returned: keepAlive may drop it
 	io    []*queue
 	turn  atomic.Uint32
 	stop  chan struct{}
@@ -106,7 +107,9 @@ func (h *Host) dial(ctx context.Context, ep *endpoint.Endpoint, address string) 
 		if err != nil {
 			return err
 		}
+		h.mu.Lock()
 		h.io = append(h.io, q)
+		h.mu.Unlock()
 	}
 	if err := h.identify(ctx, 0, IdentifyNamespacesCNS, buf); err != nil {
 		return err
@@ -233,6 +236,8 @@ func (h *Host) Close() error {
 // drop ends the connections.
 func (h *Host) drop() {
 	h.once.Do(func() { close(h.stop) })
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for _, q := range h.io {
 		q.conn.Close()
 	}
@@ -325,6 +330,7 @@ func dialQueue(ctx context.Context, ep *endpoint.Endpoint, address string, cfg *
 		w, err := ep.AllocWindow()
 		if err != nil {
 			conn.Close()
+			q.closeWindows()
 			return nil, err
 		}
 		s := &slot{cid: uint16(i), window: w, sent: make(chan qp.Completion, 1), done: make(chan response, 1)}
@@ -367,6 +373,10 @@ func (q *queue) receive() {
 		break
 	}
 	q.conn.Close()
+	q.closeWindows()
+}
+
+func (q *queue) closeWindows() {
 	for _, s := range q.slots {
 		s.window.Close()
 	}
