@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/endpoint"
 	"github.com/roce-go/roce/qp/softnic"
@@ -171,8 +174,8 @@ func spent() time.Duration {
 }
 
 // Datagrams that the kernel takes apart: what one wire sends the other takes, over IPv4
-// and IPv6, with lengths that do and do not fill a packet; and the packets that left say
-// what the kernel made of their headers.
+// and IPv6, with lengths that do and do not fill a packet; and the
+// identifications that the ICRCs tell of say that the kernel took some apart.
 func TestJoined(t *testing.T) {
 	for _, hosts := range [][2]string{{"127.77.3.1", "127.77.3.2"}, {"fd77::1", "fd77::2"}} {
 		goroutines(t)
@@ -196,6 +199,8 @@ func TestJoined(t *testing.T) {
 		ctx := limit(t)
 		mr, err := b.Register(make([]byte, 1<<20), qp.RemoteWrite|qp.RemoteRead)
 		require.NoError(t, err)
+		var seen bytes.Buffer
+		require.NoError(t, b.Capture(&seen))
 		for _, n := range []int{1, 4096, 4097, 65536, 100_000, 1 << 20} {
 			data := random(n, uint64(n))
 			require.NoError(t, x.WriteRemote(ctx, mr.Remote(), data))
@@ -206,5 +211,21 @@ func TestJoined(t *testing.T) {
 		}
 		require.NoError(t, y.Err())
 		require.Zero(t, b.Metrics().Port.RxICRCEncapsulated)
+		require.NoError(t, b.Capture(nil))
+		r, err := capture.NewReader(&seen)
+		require.NoError(t, err)
+		counted, packets := 0, 0
+		var rec capture.Record
+		var f frame.Frame
+		for r.Next(&rec) == nil {
+			packets++
+			if (frame.Finder{}).Find(frame.Ethernet, rec.Data, len(rec.Data), &f) == nil && f.ID != 0 && f.Src == a.Addrs()[0] {
+				counted++
+			}
+		}
+		require.NotZero(t, packets)
+		if f.Net == frame.IPv4 && (runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64") {
+			require.NotZero(t, counted, "no packet but the first of a datagram came")
+		}
 	}
 }
