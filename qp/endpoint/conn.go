@@ -247,7 +247,7 @@ func (c *Conn) gone(now time.Time) {
 // the connection, and those of qp.Requester's PostSend.
 func (c *Conn) Post(wr qp.SendWR, done func(qp.Completion)) error {
 	c.e.mu.Lock()
-	defer c.e.unlock()
+	defer c.e.unlockFirst()
 	return c.post(wr, func(wc qp.Completion) {
 		if done != nil {
 			c.e.later(func() { done(wc) })

@@ -693,3 +693,31 @@ func TestSoak(t *testing.T) {
 	t.Logf("%v: %d connections, %d rounds, %d MB, %d packets refused for their ICRC", span, a.Metrics().Endpoint.Established, rounds.Load(), bytesMoved.Load()>>20,
 		b.Metrics().Port.RxICRCEncapsulated)
 }
+
+// A connection of an endpoint with itself: requests complete without anything that the
+// wire brings, and not from within Post, whose caller may hold a lock that done wants.
+func TestToItself(t *testing.T) {
+	a, _ := two(t, "memory", endpoint.Config{})
+	x, _ := joined(t, a, a, nil)
+	mr, err := a.Register(make([]byte, 100), qp.RemoteWrite)
+	require.NoError(t, err)
+	var mu sync.Mutex
+	for i := range 100 {
+		data, done := random(100, uint64(i)), make(chan qp.Status, 1)
+		mu.Lock()
+		err := x.Post(qp.SendWR{Op: qp.OpWrite, Local: data, RemoteAddr: mr.Addr(), RKey: mr.RKey()}, func(wc qp.Completion) {
+			mu.Lock()
+			defer mu.Unlock()
+			done <- wc.Status
+		})
+		mu.Unlock()
+		require.NoError(t, err)
+		select {
+		case st := <-done:
+			require.Equal(t, qp.Success, st)
+			require.Equal(t, data, mr.Bytes())
+		case <-time.After(10 * time.Second):
+			t.Fatal("the request does not complete")
+		}
+	}
+}

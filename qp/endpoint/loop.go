@@ -78,12 +78,10 @@ func (e *Endpoint) settle(now time.Time) (sent bool) {
 	for {
 		e.takeEvents(now)
 		e.takeCompletions(now)
-		again := false
-		if e.send(now) {
-			sent = true
-			// Datagrams complete as they are sent.
-			again = e.takeCompletions(now)
-		}
+		sent = e.send(now) || sent
+		// Datagrams complete as they are sent, and what goes to the port itself arrives.
+		again := e.takeEvents(now)
+		again = e.takeCompletions(now) || again
 		for _, c := range e.failed {
 			_ = e.port.Disconnect(now, c.call, nil)
 			again = true
@@ -145,8 +143,9 @@ func (l *loop) stop(e *Endpoint) error {
 	return err
 }
 
-// takeEvents tells of what happened to queue pairs and calls.
-func (e *Endpoint) takeEvents(now time.Time) {
+// takeEvents tells of what happened to queue pairs and calls, and reports whether
+// anything did to calls.
+func (e *Endpoint) takeEvents(now time.Time) (any bool) {
 	var q softnic.Event
 	for e.port.NextEvent(&q) {
 		// Errors are seen in completions, and the first packet by the connection machine.
@@ -155,8 +154,9 @@ func (e *Endpoint) takeEvents(now time.Time) {
 	for {
 		call, ok := e.port.NextCMEvent(now, &ev)
 		if !ok {
-			return
+			return any
 		}
+		any = true
 		e.handleEvent(now, call, &ev)
 	}
 }
@@ -193,6 +193,18 @@ func (e *Endpoint) unlock() {
 		}
 		e.mu.Lock()
 		e.calls.running = false
+	}
+	e.mu.Unlock()
+}
+
+// unlockFirst unlocks, and has another goroutine call the callbacks: a caller may hold
+// what they want.
+func (e *Endpoint) unlockFirst() {
+	if len(e.calls.queue) != 0 && !e.calls.running {
+		go func() {
+			e.mu.Lock()
+			e.unlock()
+		}()
 	}
 	e.mu.Unlock()
 }
