@@ -55,7 +55,7 @@ type options struct {
 	kind                   string
 	psn                    int
 	peer, op, group        string
-	dur, wait              time.Duration
+	dur, wait, linger      time.Duration
 	gid, rate              int
 }
 
@@ -89,6 +89,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.op, "op", "", "`operation` to do: send, write, read, fadd or cswap")
 	fs.StringVar(&o.group, "group", "239.1.1.1", "multicast `address` that -cm mckey receives")
 	fs.DurationVar(&o.wait, "wait", 5*time.Minute, "longest `time` to wait for a client, or with -cm for all of it")
+	fs.DurationVar(&o.linger, "linger", 0, "`time` that -cm goes on to respond once it is done: a peer whose DREP was lost sends its DREQ again")
 	fs.DurationVar(&o.dur, "for", 0, "`time` to serve; 0: until interrupted")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -114,7 +115,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 	switch {
 	case o.cm != "":
-		err = e.cm(&o, fs.Arg(0), stdout)
+		if err = e.cm(&o, fs.Arg(0), stdout); err == nil {
+			time.Sleep(o.linger)
+		}
 	case o.pingpong != "" || o.perftest != "":
 		if o.tcp == 0 {
 			o.tcp = 18515
