@@ -22,6 +22,7 @@ func (q *queue) admin(s *slot) result {
 		if !q.ctrl.park(s, min(eventLimit, q.depth-1)) {
 			return fail(nvme.AsyncEventLimit)
 		}
+		q.ctrl.tell()
 		return result{parked: true}
 	case nvme.Abort:
 		// Bit 0 of the result: not aborted. Only what waits for an event can be.
@@ -58,7 +59,7 @@ func (q *queue) identify(s *slot) result {
 		if nsid != 1 {
 			return fail(nvme.InvalidNamespace)
 		}
-		n := uint64(q.t.cfg.size) >> q.t.cfg.blockLog
+		n := uint64(q.t.size.Load()) >> q.t.cfg.blockLog
 		ns := nvme.Namespace{Blocks: n, Capacity: n, Allocated: n, BlockLog: q.t.cfg.blockLog, Deallocs: true, NGUID: q.t.nguid()}
 		return result{data: ns.AppendTo(b)}
 	case nvme.IdentifyNamespacesCNS:
@@ -126,6 +127,13 @@ func (q *queue) features(s *slot) result {
 		ctrl.setAlive(time.Duration(v) * time.Millisecond)
 		return result{}
 	}
+	if fid == nvme.FeatureTemperature && set {
+		defer func() {
+			if ctrl.warm() {
+				ctrl.raise(tooWarm)
+			}
+		}()
+	}
 	if fid == nvme.FeatureHostID && !set && v&1 != 0 {
 		b, st := q.place(s, 16, true)
 		copy(b, ctrl.host.HostID[:])
@@ -138,9 +146,9 @@ func (q *queue) features(s *slot) result {
 		return result{value: uint64(ctrl.alive.Milliseconds())}
 	case fid == nvme.FeatureAsyncEvents:
 		if set {
-			ctrl.events = v
+			ctrl.events.wanted = v
 		}
-		return result{value: uint64(ctrl.events)}
+		return result{value: uint64(ctrl.events.wanted)}
 	case ctrl.discovery:
 		return fail(nvme.InvalidField)
 	case fid == nvme.FeatureQueues:
@@ -154,10 +162,15 @@ func (q *queue) features(s *slot) result {
 		n := uint64(ctrl.granted - 1)
 		return result{value: n<<16 | n}
 	case fid == nvme.FeatureTemperature:
-		if set {
-			ctrl.temperature = uint16(v)
+		// Bits 16 to 19: which sensor, 0 that of the health log; 20 and 21: over, under.
+		which := v >> 16 & 0x3f
+		if which != 0 && which != 1<<4 {
+			return fail(nvme.InvalidField)
 		}
-		return result{value: uint64(ctrl.temperature)}
+		if set {
+			ctrl.thresholds[which>>4] = uint16(v)
+		}
+		return result{value: uint64(ctrl.thresholds[which>>4])}
 	case fid == nvme.FeatureWriteCache && set && v&1 == 0:
 		return fail(nvme.FeatureNotChangeable) // a cache that cannot be turned off
 	case fid == nvme.FeatureWriteCache:
@@ -179,7 +192,9 @@ func (q *queue) logPage(s *slot) result {
 	if n > int64(q.t.cfg.maxData) || offset&3 != 0 {
 		return fail(nvme.InvalidField)
 	}
-	page := q.page(uint8(c.CDW10[0]))
+	id := uint8(c.CDW10[0])
+	retain := c.CDW10[0]>>15&1 != 0
+	page := q.page(id, retain)
 	if page == nil {
 		return fail(nvme.InvalidLogPage)
 	}
@@ -188,11 +203,14 @@ func (q *queue) logPage(s *slot) result {
 	}
 	b, st := q.place(s, int(n), false)
 	copy(b, page[min(offset, uint64(len(page))):])
+	if st == nvme.Success && !retain {
+		q.ctrl.read(id)
+	}
 	return result{status: st, data: b}
 }
 
 // page returns a log page, or nil.
-func (q *queue) page(id uint8) []byte {
+func (q *queue) page(id uint8, retain bool) []byte {
 	if q.ctrl.discovery {
 		if id != nvme.LogDiscovery {
 			return nil
@@ -203,14 +221,21 @@ func (q *queue) page(id uint8) []byte {
 	case nvme.LogErrors:
 		return q.t.errs.page()
 	case nvme.LogSMART:
-		return q.t.smart()
+		return q.ctrl.smart()
 	case nvme.LogFirmware:
 		b := make([]byte, 512)
 		b[0] = 1 // slot 1 runs
 		copy(b[8:16], "1       ")
 		return b
 	case nvme.LogNamespaces:
-		return make([]byte, 4096) // none has changed
+		b := make([]byte, 4096)
+		q.ctrl.mu.Lock()
+		defer q.ctrl.mu.Unlock()
+		if q.ctrl.changed {
+			b[0] = 1
+			q.ctrl.changed = retain
+		}
+		return b
 	case nvme.LogEffects:
 		return effects()
 	}
@@ -233,19 +258,37 @@ func effects() []byte {
 	return b
 }
 
-// smart is the health log: what was read and written, and for how long the program
-// runs.
-func (t *target) smart() []byte {
+// temperature is what the health log says, in kelvins: a program has none of its own.
+const temperature = 300
+
+// warm reports whether that is beyond a threshold of the host's.
+func (c *controller) warm() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return temperature >= c.thresholds[0] || temperature <= c.thresholds[1]
+}
+
+// smart is the health log: what was read and written, for how long the program runs,
+// and warnings.
+func (c *controller) smart() []byte {
+	t := c.t
 	b := make([]byte, 512)
+	if c.warm() {
+		b[0] |= 1 << 1
+	}
+	if t.degraded.Load() {
+		b[0] |= 1 << 2
+	}
 	le := binary.LittleEndian
-	le.PutUint16(b[1:], 300) // kelvins
-	b[3], b[4] = 100, 10     // spare percent, and its threshold
+	le.PutUint16(b[1:], temperature)
+	b[3], b[4] = 100, 10 // spare percent, and its threshold
 	v := t.stats.sum()
 	le.PutUint64(b[32:], (v.readBytes+511999)/512000)
 	le.PutUint64(b[48:], (v.writeBytes+511999)/512000)
 	le.PutUint64(b[64:], v.reads)
 	le.PutUint64(b[80:], v.writes)
 	le.PutUint64(b[128:], uint64(time.Since(t.start).Hours()))
+	le.PutUint64(b[160:], t.failures.Load())
 	le.PutUint64(b[176:], t.errs.count())
 	return b
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,16 +17,16 @@ type controller struct {
 	host      nvme.ConnectData
 	seen      atomic.Int64 // when a command came last, nanoseconds
 
-	mu          sync.Mutex
-	cc, csts    uint32
-	queues      map[uint16]*queue // by number, 0 included
-	granted     int               // I/O queues that the host may have
-	alive       time.Duration     // keep-alive timeout; 0: none
-	timer       *time.Timer
-	events      uint32 // that the host wants to hear of
-	temperature uint16 // threshold, kelvins
-	parked      []*slot
-	gone        bool
+	mu         sync.Mutex
+	cc, csts   uint32
+	queues     map[uint16]*queue // by number, 0 included
+	granted    int               // I/O queues that the host may have
+	alive      time.Duration     // keep-alive timeout; 0: none
+	timer      *time.Timer
+	events     events
+	thresholds [2]uint16 // of temperature, kelvins: over, under
+	changed    bool      // the namespace, since the host read the log of it
+	gone       bool
 }
 
 // setCC takes what the host writes to CC (Base 3.1.3.5).
@@ -87,10 +88,8 @@ func (c *controller) remove(q *queue) {
 	delete(c.queues, q.id)
 	if q.id == 0 {
 		c.gone = true
-		c.parked = nil
-		if c.timer != nil {
-			c.timer.Stop()
-		}
+		c.events.parked = nil
+		c.timer.Stop()
 		c.dropIO()
 	}
 	c.mu.Unlock()
@@ -123,19 +122,35 @@ func (c *controller) setAlive(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.alive = d
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	if d != 0 && !c.gone {
-		c.timer = time.AfterFunc(d, c.checkAlive)
+	c.timer.Stop()
+	if !c.gone {
+		c.watch()
 	}
 }
 
-// checkAlive ends a controller whose host has been silent for the keep-alive timeout.
+// watch has checkAlive called when it is time. The lock is held.
+func (c *controller) watch() {
+	d := c.alive
+	if d == 0 {
+		d = c.t.cfg.patience
+	}
+	c.timer = time.AfterFunc(d, c.checkAlive)
+}
+
+// checkAlive ends a controller whose host has been silent for the keep-alive timeout. A
+// host without one may be silent for ever: it is gone when a packet to it comes to
+// nothing, so now and then there is one.
 func (c *controller) checkAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone || c.alive == 0 {
+	if c.gone {
+		return
+	}
+	if c.alive == 0 {
+		if q := c.queues[0]; q != nil {
+			q.link.probe()
+		}
+		c.watch()
 		return
 	}
 	silent := time.Since(time.Unix(0, c.seen.Load()))
@@ -147,15 +162,95 @@ func (c *controller) checkAlive() {
 	c.end()
 }
 
+// event is what a controller may tell its host of by the completion of an Asynchronous
+// Event Request (Base 5.2): which bit of the feature says that the host wants to hear
+// of it, its type, what happened, and the log page that says more.
+type event struct {
+	wanted           uint32
+	kind, info, page uint8
+}
+
+// The events that there are here.
+var (
+	degraded         = event{1 << 2, 1, 0, nvme.LogSMART}
+	tooWarm          = event{1 << 1, 1, 1, nvme.LogSMART}
+	namespaceChanged = event{1 << 8, 2, 0, nvme.LogNamespaces}
+)
+
+// eventLimit is how many Asynchronous Event Requests may be outstanding.
+const eventLimit = 4
+
+// events are the requests and the events of a controller.
+//
+// Invariant: no request is parked while an event is due whose type is not masked.
+type events struct {
+	wanted uint32 // the feature
+	parked []*slot
+	due    []event // each once
+	masked uint8   // bit of a type: told of, and the log page not read since
+}
+
+// next takes out a request and the event that completes it, or returns nil.
+func (e *events) next() (*slot, event) {
+	if len(e.parked) == 0 {
+		return nil, event{}
+	}
+	for i, v := range e.due {
+		if e.masked>>v.kind&1 == 0 {
+			s := e.parked[0]
+			e.parked, e.due = slices.Delete(e.parked, 0, 1), slices.Delete(e.due, i, i+1)
+			e.masked |= 1 << v.kind
+			return s, v
+		}
+	}
+	return nil, event{}
+}
+
+// raise tells the host of an event, if it wants to hear of it: now, or when it may.
+func (c *controller) raise(v event) {
+	c.mu.Lock()
+	if c.events.wanted&v.wanted != 0 && !slices.Contains(c.events.due, v) {
+		c.events.due = append(c.events.due, v)
+	}
+	c.mu.Unlock()
+	c.tell()
+}
+
+// tell completes requests while there are events for them. No lock is held.
+func (c *controller) tell() {
+	for {
+		c.mu.Lock()
+		s, v := c.events.next()
+		c.mu.Unlock()
+		if s == nil {
+			return
+		}
+		s.q.finish(s, result{value: uint64(v.kind) | uint64(v.info)<<8 | uint64(v.page)<<16})
+	}
+}
+
+// read notes that the host has read a log page: it may be told of events again that are
+// to be seen there.
+func (c *controller) read(page uint8) {
+	c.mu.Lock()
+	for _, v := range []event{degraded, namespaceChanged} { // one of each type
+		if v.page == page {
+			c.events.masked &^= 1 << v.kind
+		}
+	}
+	c.mu.Unlock()
+	c.tell()
+}
+
 // park keeps an Asynchronous Event Request until there is an event, or returns false
 // when there are as many as may be.
 func (c *controller) park(s *slot, limit int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.parked) >= limit {
+	if len(c.events.parked) >= limit {
 		return false
 	}
-	c.parked = append(c.parked, s)
+	c.events.parked = append(c.events.parked, s)
 	return true
 }
 
@@ -163,17 +258,14 @@ func (c *controller) park(s *slot, limit int) bool {
 func (c *controller) unpark(cid uint16) *slot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, s := range c.parked {
+	for i, s := range c.events.parked {
 		if s.cmd.CID == cid {
-			c.parked = append(c.parked[:i], c.parked[i+1:]...)
+			c.events.parked = slices.Delete(c.events.parked, i, i+1)
 			return s
 		}
 	}
 	return nil
 }
-
-// eventLimit is how many Asynchronous Event Requests may be outstanding.
-const eventLimit = 4
 
 // fabrics does a Fabrics command. The first of a connection must be Connect.
 func (q *queue) fabrics(s *slot) result {
@@ -279,6 +371,9 @@ func (q *queue) connect(s *slot) result {
 		return fail(nvme.SequenceError)
 	}
 	q.ctrl, q.noSQ = ctrl, attr&4 != 0
+	if q.patience != nil {
+		q.patience.Stop()
+	}
 	return result{value: uint64(ctrl.id)}
 }
 

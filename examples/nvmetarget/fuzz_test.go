@@ -74,6 +74,7 @@ func (l *script) respond(data []byte, to nvme.SGL, capsule []byte, inv uint32, d
 	return nil
 }
 
+func (l *script) probe()                {}
 func (l *script) close()                { l.once.Do(func() { close(l.ended) }) }
 func (l *script) over() <-chan struct{} { return l.ended }
 
@@ -221,31 +222,31 @@ func TestCapsules(t *testing.T) {
 	require.Equal(t, []byte{0, 0xab, 0xab, 0, 0, 0, 0, 0xcd, 0xcd, 0}, []byte{block(0), block(1), block(2), block(3), block(4), block(5), block(6), block(7), block(8), block(9)})
 }
 
-// Asynchronous Event Requests wait; beyond the limit they are refused; Abort ends one.
-func TestEvents(t *testing.T) {
-	tgt := newTarget(testConfig(), &memory{b: make([]byte, 8<<20)}, slog.New(slog.DiscardHandler))
-	var capsules [][]byte
-	add := func(c nvme.Command) {
-		c.CID = uint16(len(capsules))
-		capsules = append(capsules, c.AppendTo(nil))
-	}
-	for range eventLimit {
-		add(nvme.Command{Opcode: nvme.AsyncEvent})
-	}
-	l, q := play(tgt, 0, enabled(tgt), nil, capsules...)
-	require.Empty(t, l.responses)
-	require.NotNil(t, q)
-	// The same on one queue, in order: capsules are done at once, so one at a time.
-	ctrl := enabled(tgt)
-	aq := tgt.newQueue(&script{ended: make(chan struct{})}, &nvme.ConnectRequest{HSQSize: 31})
-	aq.ctrl = ctrl
-	do := func(c nvme.Command) result {
-		s := <-aq.free
+// adminQueue is an admin queue whose commands a test does one by one.
+func adminQueue(tgt *target, ctrl *controller) (*script, func(nvme.Command) result) {
+	l := &script{ended: make(chan struct{})}
+	q := tgt.newQueue(l, &nvme.ConnectRequest{HSQSize: 31})
+	q.ctrl = ctrl
+	ctrl.add(q)
+	return l, func(c nvme.Command) result {
+		s := <-q.free
 		s.cmd = c
-		r := aq.execute(s)
-		aq.finish(s, r)
+		r := q.execute(s)
+		q.finish(s, r)
 		return r
 	}
+}
+
+// Asynchronous Event Requests wait; beyond the limit they are refused; Abort ends one.
+func TestEventRequests(t *testing.T) {
+	tgt := newTarget(testConfig(), &memory{b: make([]byte, 8<<20)}, slog.New(slog.DiscardHandler))
+	var capsules [][]byte
+	for i := range eventLimit {
+		capsules = append(capsules, (&nvme.Command{Opcode: nvme.AsyncEvent, CID: uint16(i)}).AppendTo(nil))
+	}
+	l, _ := play(tgt, 0, enabled(tgt), nil, capsules...)
+	require.Empty(t, l.responses)
+	l, do := adminQueue(tgt, enabled(tgt))
 	for i := range eventLimit {
 		require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: uint16(i)}).parked)
 	}
@@ -253,8 +254,88 @@ func TestEvents(t *testing.T) {
 	require.EqualValues(t, 1, do(nvme.Command{Opcode: nvme.Abort, CDW10: [6]uint32{99 << 16}}).value, "there is none")
 	require.EqualValues(t, 1, do(nvme.Command{Opcode: nvme.Abort, CDW10: [6]uint32{2<<16 | 1}}).value, "another queue")
 	require.Zero(t, do(nvme.Command{Opcode: nvme.Abort, CDW10: [6]uint32{2 << 16}}).value)
-	aborted := aq.link.(*script).responses
-	require.Equal(t, uint16(2), aborted[len(aborted)-2].CID)
-	require.True(t, aborted[len(aborted)-2].Status.Is(nvme.AbortRequested))
+	aborted := l.responses[len(l.responses)-2]
+	require.Equal(t, uint16(2), aborted.CID)
+	require.True(t, aborted.Status.Is(nvme.AbortRequested))
 	require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 2}).parked)
+}
+
+// failing is a store whose disk is broken.
+type failing struct{ memory }
+
+func (*failing) flush() error { return errors.New("broken") }
+
+// Events: a host that asked for them hears of a namespace that grew, of a store that
+// fails, and of a threshold; of each type once until it has read the log page, which
+// shows it, and of none that it did not ask for. (Base 5.2, 5.16.1.)
+func TestEvents(t *testing.T) {
+	cfg := testConfig()
+	tgt := newTarget(cfg, &failing{memory{b: make([]byte, 8<<20)}}, slog.New(slog.DiscardHandler))
+	deaf := enabled(tgt)
+	deafLink, do := adminQueue(tgt, deaf)
+	require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 1}).parked)
+	l, do := adminQueue(tgt, enabled(tgt))
+	take := func() (got []uint64) {
+		for _, r := range l.responses {
+			if r.CID >= 100 {
+				require.Equal(t, nvme.Success, r.Status)
+				got = append(got, r.Result)
+			}
+		}
+		l.responses = nil
+		return got
+	}
+	log := func(page, retain uint32) []byte {
+		r := do(nvme.Command{Opcode: nvme.GetLogPage, CDW10: [6]uint32{page | retain<<15 | 127<<16}, SGL: nvme.SGL{Length: 512, Key: 2, Type: nvme.SGLKeyed}})
+		require.Equal(t, nvme.Success, r.status)
+		return r.data
+	}
+	const all = 1<<8 | 1<<2 | 1<<1
+	require.Equal(t, nvme.Success, do(nvme.Command{Opcode: nvme.SetFeatures, CDW10: [6]uint32{nvme.FeatureAsyncEvents, all}}).status)
+	for i := range uint16(3) {
+		require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 100 + i}).parked)
+	}
+	require.Empty(t, take())
+	tgt.resize(cfg.size)
+	require.Empty(t, take(), "the same size is no change")
+	tgt.resize(4<<20 + 100)
+	require.EqualValues(t, 4<<20, tgt.size.Load(), "whole blocks")
+	require.Equal(t, []uint64{2 | 0<<8 | 4<<16}, take(), "notice, namespace attribute changed, see log page 4")
+	tgt.resize(6 << 20)
+	require.Empty(t, take(), "masked until the log page was read")
+	require.EqualValues(t, 1, log(4, 1)[0])
+	require.Empty(t, take(), "the host says that it stays masked")
+	require.EqualValues(t, 1, log(4, 0)[0], "namespace 1")
+	require.Equal(t, []uint64{2 | 4<<16}, take(), "it came twice")
+	require.EqualValues(t, 0, log(4, 0)[0])
+	require.Zero(t, log(2, 0)[0])
+	// One request is left. A store that fails, and then what a threshold is about: the
+	// same type.
+	_, _ = play(tgt, 1, enabled(tgt), nil, (&nvme.Command{Opcode: nvme.Flush, NSID: 1}).AppendTo(nil))
+	require.Equal(t, []uint64{1 | 0<<8 | 2<<16}, take(), "health, reliability, see log page 2")
+	require.Equal(t, nvme.Success, do(nvme.Command{Opcode: nvme.SetFeatures, CDW10: [6]uint32{nvme.FeatureTemperature, 290}}).status)
+	require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 110}).parked)
+	require.Empty(t, take())
+	require.EqualValues(t, 1<<1|1<<2, log(2, 0)[0])
+	require.Equal(t, []uint64{1 | 1<<8 | 2<<16}, take(), "health, temperature, see log page 2")
+	// An event that came while no request was there waits for one.
+	tgt.resize(5 << 20)
+	require.Empty(t, take())
+	do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 111})
+	require.Equal(t, []uint64{2 | 4<<16}, take())
+	require.Empty(t, deafLink.responses, "that host asked for nothing")
+}
+
+// Heads of the submission queue come in order, however many commands end at once.
+func TestHeadsInOrder(t *testing.T) {
+	tgt := newTarget(testConfig(), &memory{b: make([]byte, 8<<20)}, slog.New(slog.DiscardHandler))
+	var capsules [][]byte
+	for i := range 500 {
+		capsules = append(capsules, (&nvme.Command{Opcode: nvme.WriteZeroes, CID: uint16(i), NSID: 1}).AppendTo(nil))
+	}
+	l, q := play(tgt, 1, enabled(tgt), nil, capsules...)
+	require.Len(t, l.responses, 500)
+	for i, r := range l.responses {
+		require.EqualValues(t, (i+1)%q.depth, r.SQHead)
+	}
 }

@@ -93,7 +93,7 @@ func (q *queue) dataset(s *slot) result {
 // span returns where n blocks are, in bytes, or false where the namespace does not have
 // them all.
 func (t *target) span(lba, n uint64) (off, bytes int64, ok bool) {
-	blocks := uint64(t.cfg.size) >> t.cfg.blockLog
+	blocks := uint64(t.size.Load()) >> t.cfg.blockLog
 	if lba > blocks || n > blocks-lba {
 		return 0, 0, false
 	}
@@ -112,6 +112,7 @@ func (q *queue) written(op string, c *nvme.Command, err error) result {
 func (q *queue) stored(op string, err error, bad nvme.Status) result {
 	if err != nil {
 		q.t.log.Error("store", "op", op, "err", err)
+		q.t.failed()
 		return result{status: bad}
 	}
 	return result{}

@@ -32,6 +32,8 @@ file, and the discovery subsystem, at port 4420. A Linux host uses it with
 and finds a disk /dev/nvmeXn1. nvmehost, beside this program, is another host.
 
 ` + wire.Usage + `
+With SIGHUP the program looks at the file's size again: hosts hear of it, and their disk
+grows (truncate -s +1G disk.img; kill -HUP PID).
 The program ends on an interrupt, after it has flushed the file, and says what it did.
 On a terminal it shows every second what comes.
 
@@ -121,7 +123,7 @@ func (o *options) check() error {
 	for 4096<<o.mdts < o.maxData {
 		o.mdts++
 	}
-	o.config.port, o.config.window = uint16(o.portNum), o.wire.Window()
+	o.config.port, o.config.window, o.config.patience = uint16(o.portNum), o.wire.Window(), 10*time.Second
 	var err error
 	if o.sizeText != "" {
 		if o.size, err = parseSize(o.sizeText); err != nil {
@@ -198,8 +200,20 @@ func (o *options) serve(stdout, stderr io.Writer) error {
 		return errors.Join(err, closing(), st.Close())
 	}
 	where := "memory"
-	if o.file != "" {
+	if f, ok := st.(*file); ok {
 		where = o.file
+		hup := make(chan os.Signal, 1)
+		signal.Notify(hup, syscall.SIGHUP)
+		defer func() { signal.Stop(hup); close(hup) }()
+		go func() {
+			for range hup {
+				if info, err := f.Stat(); err != nil {
+					log.Error("size", "err", err)
+				} else {
+					t.resize(info.Size())
+				}
+			}
+		}()
 	}
 	fmt.Fprintf(stdout, "nvmetarget: %s, %d blocks of %d bytes in %s, at %v port %d\n", o.nqn, o.size>>o.blockLog, o.block, where, ep.Addrs(), o.portNum)
 	done := make(chan struct{})

@@ -22,6 +22,9 @@ type link interface {
 	// takes away the key inv where it is not 0. done is called when neither is needed
 	// any more, unless there is an error.
 	respond(data []byte, to nvme.SGL, capsule []byte, inv uint32, done func()) error
+	// probe sends a packet that a host which is there acknowledges: when none does,
+	// the link is over.
+	probe()
 	close()
 	over() <-chan struct{}
 }
@@ -35,6 +38,9 @@ type conn struct {
 func (c conn) recv(b []byte) (int, error) { return c.Recv(c.ctx, b) }
 func (c conn) close()                     { c.Conn.Close() }
 func (c conn) over() <-chan struct{}      { return c.Done() }
+
+// probe sends a WRITE of no bytes, which needs no key and is nobody's memory.
+func (c conn) probe() { _ = c.Post(qp.SendWR{Op: qp.OpWrite}, nil) }
 
 func (c conn) read(b []byte, from nvme.SGL) error {
 	return c.ReadRemote(c.ctx, b, endpoint.Remote{Addr: from.Addr, RKey: from.Key, Len: from.Length})
@@ -68,12 +74,14 @@ type queue struct {
 	local netip.Addr  // that the host came to
 	ctrl  *controller // nil before Connect
 	noSQ  bool        // the host does not want to know the submission queue's head
+	// patience ends a connection of which no Connect comes.
+	patience *time.Timer
 
 	free chan *slot
 	room room
 	work sync.WaitGroup
 
-	mu   sync.Mutex
+	mu   sync.Mutex // responses are sent in the order of their heads
 	head uint16
 }
 
@@ -106,6 +114,11 @@ func (t *target) serveQueue(ctx context.Context, c *endpoint.Conn) {
 	q.peer, q.local = c.RemoteAddr().Addr(), c.LocalAddr()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
+	q.patience = time.AfterFunc(t.cfg.patience, func() {
+		t.log.Warn("no Connect came", "peer", q.peer, "queue", q.id)
+		c.Close()
+	})
+	defer q.patience.Stop()
 	q.run()
 	if op := (*endpoint.OpError)(nil); errors.As(c.Err(), &op) && q.ctrl != nil {
 		t.log.Warn("controller failed", "controller", q.ctrl.id, "queue", q.id, "err", op)
@@ -187,6 +200,10 @@ func (q *queue) finish(s *slot, r result) {
 	if r.status != nvme.Success {
 		q.t.errs.add(s, r.status)
 	}
+	inv := uint32(0)
+	if s.cmd.SGL.Type == nvme.SGLKeyedInvalidate && s.cmd.SGL.Length != 0 {
+		inv = s.cmd.SGL.Key
+	}
 	q.mu.Lock()
 	q.head = (q.head + 1) % uint16(q.depth)
 	c := nvme.Completion{Result: r.value, SQID: q.id, CID: s.cmd.CID, SQHead: q.head, Status: r.status}
@@ -194,12 +211,9 @@ func (q *queue) finish(s *slot, r result) {
 		c.SQHead = 0xffff
 	}
 	s.out = c.AppendTo(s.out[:0])
+	err := q.link.respond(r.data, s.cmd.SGL, s.out, inv, done)
 	q.mu.Unlock()
-	inv := uint32(0)
-	if s.cmd.SGL.Type == nvme.SGLKeyedInvalidate && s.cmd.SGL.Length != 0 {
-		inv = s.cmd.SGL.Key
-	}
-	if q.link.respond(r.data, s.cmd.SGL, s.out, inv, done) != nil {
+	if err != nil {
 		q.link.close()
 		done()
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/roce-go/roce/examples/internal/nvme"
@@ -19,7 +20,7 @@ type config struct {
 	nqn      string
 	serial   string
 	port     uint16
-	size     int64 // bytes of the namespace
+	size     int64 // bytes of the namespace, at first
 	blockLog uint8
 	queues   int // most I/O queues of a controller
 	depth    int // most entries of an I/O queue
@@ -28,6 +29,9 @@ type config struct {
 	mdts     uint8
 	conns    int // most queues of all controllers
 	window   int // packets outstanding on a connection
+	// patience is for how long a connection may be without a Connect, and how often a
+	// host without keep-alive is looked after.
+	patience time.Duration
 }
 
 // target is a subsystem with one namespace, and the discovery subsystem. A controller
@@ -39,6 +43,10 @@ type target struct {
 	stats stats
 	errs  errorLog
 	start time.Time
+	size  atomic.Int64 // bytes of the namespace
+
+	failures atomic.Uint64 // operations of the store
+	degraded atomic.Bool   // there were some
 
 	mu          sync.Mutex
 	controllers map[uint16]*controller
@@ -48,7 +56,9 @@ type target struct {
 }
 
 func newTarget(cfg config, s store, log *slog.Logger) *target {
-	return &target{cfg: cfg, store: s, log: log, start: time.Now(), controllers: map[uint16]*controller{}}
+	t := &target{cfg: cfg, store: s, log: log, start: time.Now(), controllers: map[uint16]*controller{}}
+	t.size.Store(cfg.size)
+	return t
 }
 
 // listen makes the listener that serve takes connections from.
@@ -158,15 +168,52 @@ func (t *target) newController(d *nvme.ConnectData, alive time.Duration) (*contr
 		}
 	}
 	c := &controller{t: t, id: t.last, discovery: d.SubNQN == nvme.DiscoveryNQN, host: *d,
-		queues: map[uint16]*queue{}, alive: alive, temperature: 343, granted: t.cfg.queues}
+		queues: map[uint16]*queue{}, alive: alive, thresholds: [2]uint16{343, 0}, granted: t.cfg.queues}
 	t.controllers[c.id] = c
 	c.seen.Store(time.Now().UnixNano())
-	if alive != 0 {
-		c.mu.Lock()
-		c.timer = time.AfterFunc(alive, c.checkAlive)
-		c.mu.Unlock()
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watch()
 	return c, nil
+}
+
+// all returns the controllers of the subsystem.
+func (t *target) all() []*controller {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var list []*controller
+	for _, c := range t.controllers {
+		if !c.discovery {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// resize gives the namespace another size, of which hosts hear.
+func (t *target) resize(n int64) {
+	n &^= 1<<t.cfg.blockLog - 1
+	if t.size.Swap(n) == n {
+		return
+	}
+	t.log.Info("namespace", "bytes", n)
+	for _, c := range t.all() {
+		c.mu.Lock()
+		c.changed = true
+		c.mu.Unlock()
+		c.raise(namespaceChanged)
+	}
+}
+
+// failed notes that an operation of the store failed: the health log tells of it, and of
+// the first hosts hear.
+func (t *target) failed() {
+	t.failures.Add(1)
+	if t.degraded.CompareAndSwap(false, true) {
+		for _, c := range t.all() {
+			c.raise(degraded)
+		}
+	}
 }
 
 // find returns a controller by its identifier.

@@ -27,7 +27,7 @@ import (
 const testNQN = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555"
 
 func testConfig() config {
-	return config{nqn: testNQN, serial: "7", port: nvme.Port, size: 8 << 20, blockLog: 9, queues: 4, depth: 64, inline: 4096, maxData: 1 << 20, mdts: 8, conns: 64, window: 64}
+	return config{nqn: testNQN, serial: "7", port: nvme.Port, size: 8 << 20, blockLog: 9, queues: 4, depth: 64, inline: 4096, maxData: 1 << 20, mdts: 8, conns: 64, window: 64, patience: 2 * time.Second}
 }
 
 // bench is a target and a host's endpoint on one wire.
@@ -359,24 +359,48 @@ func lend(t *testing.T, b *bench, c *endpoint.Conn, n uint32) nvme.SGL {
 }
 
 // What a host leaves behind goes: after it vanished in the middle of its commands, by
-// the keep-alive timeout or since its packets are not acknowledged.
+// the keep-alive timeout, or since its packets are not acknowledged; and one that had no
+// keep-alive and nothing to do.
 func TestHostVanishes(t *testing.T) {
-	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", nil)
-	ctx := limit(t)
-	c := hostConfig()
-	c.Alive = time.Second
-	h, err := nvme.Dial(ctx, b.ep, b.at, c)
-	require.NoError(t, err)
-	for range 8 {
-		go func() {
-			for h.Write(ctx, 0, make([]byte, 1<<20)) == nil {
+	for _, alive := range []time.Duration{time.Second, 0} {
+		b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", nil)
+		ctx := limit(t)
+		c := hostConfig()
+		c.Alive = alive
+		h, err := nvme.Dial(ctx, b.ep, b.at, c)
+		require.NoError(t, err)
+		if alive != 0 {
+			for range 8 {
+				go func() {
+					for h.Write(ctx, 0, make([]byte, 1<<20)) == nil {
+					}
+				}()
 			}
-		}()
+		}
+		require.NoError(t, h.Write(ctx, 0, make([]byte, 1<<20)))
+		// The wire is cut: nothing leaves the host, not even a DREQ.
+		b.cut.Store(true)
+		require.Eventually(t, func() bool { n, q := b.t.count(); return n == 0 && q == 0 }, 30*time.Second, 10*time.Millisecond)
 	}
-	require.NoError(t, h.Write(ctx, 0, make([]byte, 1<<20)))
-	// The wire is cut: nothing leaves the host, not even a DREQ.
-	b.cut.Store(true)
-	require.Eventually(t, func() bool { n, q := b.t.count(); return n == 0 && q == 0 }, 30*time.Second, 10*time.Millisecond)
+}
+
+// A connection of which no Connect comes does not stay.
+func TestNoConnect(t *testing.T) {
+	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", func(c *config) { c.patience = 50 * time.Millisecond })
+	c := dialRaw(t, b, limit(t))
+	select {
+	case <-c.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("it stays")
+	}
+	// A host that is there stays, with no keep-alive and nothing to do.
+	hc := hostConfig()
+	hc.Alive = 0
+	h, err := nvme.Dial(limit(t), b.ep, b.at, hc)
+	require.NoError(t, err)
+	time.Sleep(500 * time.Millisecond)
+	require.NoError(t, h.Flush(limit(t)))
+	require.NoError(t, h.Close())
 }
 
 // When a controller has failed, all of its queues end at once, and it is gone.

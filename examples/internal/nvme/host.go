@@ -292,10 +292,12 @@ type queue struct {
 	slots    []*slot
 	free     chan *slot
 	receiver chan struct{} // closed when nobody hands out responses any more
+	fault    error         // of the controller, once receiver is closed: why that is
 }
 
 type slot struct {
 	cid     uint16
+	asked   atomic.Bool // a command was sent, and has no response
 	window  *endpoint.Window
 	capsule []byte
 	sent    chan qp.Completion
@@ -362,15 +364,11 @@ func (q *queue) receive() {
 			break
 		}
 		r := response{msg: m}
-		if r.Decode(buf[:m.N]) != nil || int(r.CID) >= len(q.slots) {
+		if r.Decode(buf[:m.N]) != nil || int(r.CID) >= len(q.slots) || !q.slots[r.CID].asked.CompareAndSwap(true, false) {
+			q.fault = errors.New("a response to no command")
 			break
 		}
-		select {
-		case q.slots[r.CID].done <- r:
-			continue
-		default: // two responses to one command
-		}
-		break
+		q.slots[r.CID].done <- r
 	}
 	q.conn.Close()
 	q.closeWindows()
@@ -386,8 +384,9 @@ func (q *queue) closeWindows() {
 // connection is over.
 func (q *queue) do(ctx context.Context, name string, c *Command, data []byte, write bool) (Completion, error) {
 	fail := func(err error) (Completion, error) {
-		if over := q.conn.Err(); over != nil && ctx.Err() == nil {
-			err = over // whatever else it led to
+		if q.conn.Err() != nil && ctx.Err() == nil {
+			<-q.receiver
+			err = q.over() // whatever else it led to
 		}
 		return Completion{}, fmt.Errorf("nvme: %s on queue %d: %w", name, q.id, err)
 	}
@@ -397,7 +396,7 @@ func (q *queue) do(ctx context.Context, name string, c *Command, data []byte, wr
 	case <-ctx.Done():
 		return fail(context.Cause(ctx))
 	case <-q.receiver:
-		return fail(q.conn.Err())
+		return fail(q.over())
 	}
 	cmd := *c
 	cmd.CID, cmd.Flags = s.cid, FlagsSGL
@@ -421,17 +420,13 @@ func (q *queue) do(ctx context.Context, name string, c *Command, data []byte, wr
 		cmd.SGL = SGL{Addr: r.Addr, Length: r.Len, Key: r.RKey, Type: SGLKeyedInvalidate}
 	}
 	s.capsule = cmd.AppendTo(s.capsule[:0])
+	s.asked.Store(true)
 	if err := q.conn.Post(qp.SendWR{Op: qp.OpSend, Local: s.capsule}, func(wc qp.Completion) { s.sent <- wc }); err != nil {
 		return fail(err) // the slot is lost with the connection
 	}
-	var r response
-	select {
-	case r = <-s.done:
-	case <-ctx.Done():
-		q.conn.Close()
-		return fail(context.Cause(ctx))
-	case <-q.receiver:
-		return fail(q.conn.Err())
+	r, err := q.response(ctx, s)
+	if err != nil {
+		return fail(err)
 	}
 	if <-s.sent; r.msg.HasInv && r.msg.InvRKey != s.window.RKey() {
 		q.conn.Close()
@@ -443,4 +438,33 @@ func (q *queue) do(ctx context.Context, name string, c *Command, data []byte, wr
 		return r.Completion, &Error{name, r.Status}
 	}
 	return r.Completion, nil
+}
+
+// response waits for the response to a slot's command. One that has come counts, though
+// the connection or ctx ended at the same time.
+func (q *queue) response(ctx context.Context, s *slot) (response, error) {
+	select {
+	case r := <-s.done:
+		return r, nil
+	case <-ctx.Done():
+	case <-q.receiver:
+	}
+	select {
+	case r := <-s.done:
+		return r, nil
+	default:
+	}
+	if err := context.Cause(ctx); err != nil {
+		q.conn.Close()
+		return response{}, err
+	}
+	return response{}, q.over()
+}
+
+// over says why there will be no responses any more. The receiver has ended.
+func (q *queue) over() error {
+	if q.fault != nil {
+		return q.fault
+	}
+	return q.conn.Err()
 }

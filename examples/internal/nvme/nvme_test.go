@@ -1,12 +1,16 @@
 package nvme
 
 import (
+	"context"
 	"encoding/hex"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/qp/endpoint"
 )
 
 // The bytes in this file that the kernel sent come from one capture: nvme-cli 2.3 and
@@ -123,6 +127,55 @@ func TestRoundTrips(t *testing.T) {
 	var n2 Namespace
 	require.NoError(t, n2.Decode(n.AppendTo(nil)))
 	require.Equal(t, n, n2)
+}
+
+// A response that has come is the command's, though the connection ended meanwhile.
+func TestResponseAndEnd(t *testing.T) {
+	q := &queue{receiver: make(chan struct{})}
+	close(q.receiver)
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	s := &slot{done: make(chan response, 1)}
+	for range 100 {
+		s.done <- response{Completion: Completion{CID: 7}}
+		r, err := q.response(over, s)
+		require.NoError(t, err)
+		require.EqualValues(t, 7, r.CID)
+	}
+}
+
+// A controller that responds to a command twice, or to none, loses its connection: the
+// second response is not that of the next command.
+func TestResponseToNoCommand(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	a, b := endpoint.Pair()
+	host, err := endpoint.Open(a)
+	require.NoError(t, err)
+	defer host.Close()
+	ctrl, err := endpoint.Open(b)
+	require.NoError(t, err)
+	defer ctrl.Close()
+	l, err := ctrl.Listen(ctx, ":4420", nil)
+	require.NoError(t, err)
+	defer l.Close()
+	at := netip.AddrPortFrom(ctrl.Addrs()[0], Port).String()
+	for _, cids := range [][]uint16{{0, 0}, {0, 1}, {0, 0xffff}} {
+		go func() {
+			c, err := l.Accept(ctx)
+			if err != nil {
+				return
+			}
+			if _, err := c.Recv(ctx, make([]byte, CommandSize)); err != nil { // Connect
+				return
+			}
+			for _, cid := range cids {
+				_ = c.Send(ctx, (&Completion{Result: 1, CID: cid}).AppendTo(nil))
+			}
+		}()
+		_, err = Dial(ctx, host, at, HostConfig{NQN: "nqn", HostNQN: "host"})
+		require.ErrorContains(t, err, "a response to no command")
+	}
 }
 
 // FuzzFormats: no bytes panic; what a format keeps whole comes back as it was.
