@@ -23,7 +23,11 @@ func (e *endpoint) explain(w io.Writer) {
 	}
 	printCounters(w, "port", m.Port)
 	printCounters(w, "queue pairs", c)
-	if cause := likely(&m.Port, &c); cause != "" {
+	cause := likely(&m.Port, &c)
+	if m.Endpoint.TooLong != 0 {
+		cause = "the link's MTU has become smaller than packets: choose a smaller -mtu"
+	}
+	if cause != "" {
 		fmt.Fprintln(w, "likely:", cause)
 	}
 }

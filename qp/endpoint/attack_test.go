@@ -139,7 +139,10 @@ func TestFloods(t *testing.T) {
 			}
 			m := b.Metrics()
 			require.NoError(t, y.Err())
-			require.Less(t, a.Metrics().QPs.Retransmitted, uint64(n), "nothing is lost to the flood")
+			if c := x.Counters(); c.LocalAckTimeoutErr == 0 { // a machine with much else to do
+				require.Zero(t, c.Retransmitted, "nothing is lost to the flood")
+			}
+			require.Zero(t, y.Counters().OutOfSequence, "nothing is lost to the flood")
 			require.LessOrEqual(t, m.Conns, 1+256)
 		})
 	}

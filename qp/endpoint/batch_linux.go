@@ -1,5 +1,3 @@
-//go:build linux && (amd64 || arm64)
-
 package endpoint
 
 import (
@@ -32,13 +30,11 @@ const (
 	udpGRO     = 104
 )
 
-// The calls that package syscall has no numbers for on each architecture.
-var sysRecvmmsg, sysSendmmsg = func() (uintptr, uintptr) {
-	if runtime.GOARCH == "arm64" {
-		return 243, 269
-	}
-	return 299, 307
-}()
+// sysSendmmsg is the number of sendmmsg, which package syscall lacks on some architectures.
+var sysSendmmsg = map[string]uintptr{
+	"386": 345, "amd64": 307, "arm": 374, "arm64": 269, "loong64": 269, "mips": 4343, "mipsle": 4343,
+	"mips64": 5302, "mips64le": 5302, "ppc64": 349, "ppc64le": 349, "riscv64": 269, "s390x": 358,
+}[runtime.GOARCH]
 
 // mmsghdr is struct mmsghdr.
 type mmsghdr struct {
@@ -121,7 +117,7 @@ func (b *batch) receive(fd uintptr) bool {
 		b.msgs[i].hdr.Control = (*byte)(unsafe.Pointer(&b.ctls[i]))
 		b.msgs[i].hdr.SetControllen(int(unsafe.Sizeof(b.ctls[i])))
 	}
-	n, _, errno := syscall.Syscall6(sysRecvmmsg, fd, uintptr(unsafe.Pointer(&b.msgs[0])), batchSize, syscall.MSG_DONTWAIT, 0, 0)
+	n, _, errno := syscall.Syscall6(syscall.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[0])), batchSize, syscall.MSG_DONTWAIT, 0, 0)
 	b.errno, b.got = errno, b.got[:0]
 	if errno == 0 {
 		for i := range int(n) {

@@ -1,4 +1,4 @@
-//go:build !linux || !(amd64 || arm64)
+//go:build !linux
 
 package endpoint
 
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"syscall"
 )
 
 const (
@@ -14,44 +13,17 @@ const (
 	maxJoined = 0
 )
 
-// batch receives and sends one datagram a call.
+// batch is not there: udpOptions refuses a UDP wire before one is made.
 type batch struct {
-	c    *net.UDPConn
-	bufs [1][]byte
-	zone string
-	n    int
-	from netip.AddrPort
-	to   netip.AddrPort
-	out  []byte
-
-	split bool // never
+	bufs  [batchSize][]byte
+	split bool
 }
 
-func newBatch(c *net.UDPConn, local netip.Addr, _ bool) (*batch, error) {
-	b := &batch{c: c, zone: local.Zone()}
-	b.bufs[0] = make([]byte, 1<<16)
-	return b, nil
+func newBatch(*net.UDPConn, netip.Addr, bool) (*batch, error) {
+	return nil, errors.ErrUnsupported
 }
 
-func (b *batch) recv() (n int, err error) {
-	b.n, b.from, err = b.c.ReadFromUDPAddrPort(b.bufs[0])
-	return 1, err
-}
-
-func (b *batch) get(int) ([]byte, netip.AddrPort) {
-	return b.bufs[0][:b.n], netip.AddrPortFrom(b.from.Addr().Unmap().WithZone(""), b.from.Port())
-}
-
-func (b *batch) put(i, skip int, to netip.AddrPort, _ bool) {
-	if a := to.Addr(); a.Is6() && a.IsLinkLocalUnicast() {
-		to = netip.AddrPortFrom(a.WithZone(b.zone), to.Port())
-	}
-	b.out, b.to = b.bufs[i][skip:], to
-}
-
-func (b *batch) send() error {
-	if _, err := b.c.WriteToUDPAddrPort(b.out, b.to); errors.Is(err, syscall.EMSGSIZE) {
-		return errTooBig
-	}
-	return nil
-}
+func (*batch) recv() (int, error)                         { return 0, errors.ErrUnsupported }
+func (*batch) get(int) (b []byte, from netip.AddrPort)    { return nil, from }
+func (*batch) put(i, skip int, to netip.AddrPort, _ bool) {}
+func (*batch) send() error                                { return errors.ErrUnsupported }

@@ -91,6 +91,8 @@ type Conn struct {
 	over  chan struct{} // closed when over
 	est   bool
 	err   error // why it is over
+
+	tooLong uint64 // the endpoint's count when it was made
 }
 
 // sendOps are the requests outstanding, by work request ID.
@@ -122,7 +124,7 @@ type Message struct {
 
 // newConn makes a queue pair with receives posted. The lock is held.
 func (e *Endpoint) newConn(now time.Time, cfg *ConnConfig) (*Conn, error) {
-	c := &Conn{e: e, ready: make(chan struct{}), over: make(chan struct{})}
+	c := &Conn{e: e, ready: make(chan struct{}), over: make(chan struct{}), tooLong: e.counted.TooLong}
 	if cfg != nil {
 		c.cfg = *cfg
 	}

@@ -24,10 +24,14 @@ type OpError struct {
 	Op     string // of the request, in the words of verbs
 	Peer   netip.AddrPort
 	Status qp.Status
+	// TooLong is set when the link refused packets while the connection stood, since its
+	// MTU is smaller than it was when the endpoint was opened.
+	TooLong bool
 }
 
+// opError is called with the lock held.
 func (c *Conn) opError(op string, s qp.Status) error {
-	return &OpError{Op: op, Peer: c.remote, Status: s}
+	return &OpError{Op: op, Peer: c.remote, Status: s, TooLong: c.e.counted.TooLong != c.tooLong}
 }
 
 var statusSentences = map[qp.Status]string{
@@ -46,6 +50,9 @@ var statusSentences = map[qp.Status]string{
 // Error returns the status with a sentence.
 func (e *OpError) Error() string {
 	s := statusSentences[e.Status]
+	if e.Status == qp.RetryExcErr && e.TooLong {
+		s = errTooBig.Error()
+	}
 	return fmt.Sprintf("endpoint: %s with %v: %v: %s", e.Op, e.Peer, e.Status, s)
 }
 

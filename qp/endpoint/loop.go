@@ -112,7 +112,9 @@ func (e *Endpoint) send(now time.Time) (any bool) {
 		}
 		n, bytes, err := e.wire.send(now, e)
 		if err != nil {
-			l.err = err
+			if e.counted.TooLong++; e.counted.TooLong == 1 {
+				e.log.Warn("packets are lost", "err", err)
+			}
 		}
 		if n == 0 {
 			break

@@ -17,6 +17,7 @@ type Counters struct {
 	Established uint64 // connections that came to stand, of both sides
 	Refused     uint64 // requests refused here
 	Rejected    uint64 // connections that a peer refused
+	TooLong     uint64 // times that packets were lost since the link's MTU is smaller by now
 }
 
 // Metrics are an endpoint's numbers at one time.

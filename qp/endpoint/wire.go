@@ -22,7 +22,8 @@ type transport interface {
 	// deliver hands them to the port.
 	deliver(now time.Time, e *Endpoint)
 	// send takes some packets out of the port and sends them. It returns how many,
-	// 0 when the port has none, and their bytes. What the network refuses is lost.
+	// 0 when the port has none, and their bytes. What the network refuses is lost;
+	// the error says that some of it was larger than the link's MTU.
 	send(now time.Time, e *Endpoint) (n, bytes int, err error)
 	// mtu returns the largest IP packet, in bytes.
 	mtu() int
