@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hugelgupf/p9/fsimpl/localfs"
 	"github.com/hugelgupf/p9/p9"
 
 	"github.com/roce-go/roce/examples/internal/wire"
@@ -28,12 +27,16 @@ const usage = `usage: 9prdma WIRE -root FOLDER [option...]
 Serves a folder by 9P2000.L over RDMA, at port 5640. A Linux host mounts it with
   modprobe -a 9pnet_rdma 9p
   mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,msize=65536 ADDRESS /mnt
-Whoever reaches the program may do with the folder, and with what symbolic links in it
-lead to, what the program may: nobody is authenticated.
+(IPv4 only: Linux's client of 9P over RDMA knows no other address.) Whoever reaches the
+program may do with the folder what the program may, and with nothing outside of it:
+nobody is authenticated. Folders that others are mounted on belong to it.
 
 ` + wire.Usage + `
 options:
 `
+
+// tversion is the type of the message that a session begins with.
+const tversion = 100
 
 // port is 9P's in RDMA-CM's TCP port space.
 const port = 5640
@@ -47,7 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var w wire.Flags
 	w.Register(fs)
 	root := fs.String("root", "", "`folder` to serve")
-	msize := fs.Int("msize", 1<<20, "longest message in `bytes`, 4096 to 1048576: as much as the host mounts with, or more")
+	msize := fs.Int("msize", 1<<20, "longest message in `bytes`, 4096 to 1048576; hosts that mount with more get so many")
 	limit := fs.Duration("for", 0, "`time` to serve; 0: until interrupted")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -79,6 +82,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ep, closing, err := w.Open(endpoint.Config{})
 	if err == nil {
+		syscall.Umask(0) // hosts say what permissions a new file has
 		fmt.Fprintf(stdout, "9prdma: %s at %v port %d\n", *root, ep.Addrs(), port)
 		err = errors.Join(serve(ctx, ep, *root, *msize, w.Window()), closing())
 	}
@@ -91,6 +95,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // serve takes connections until the context ends.
 func serve(ctx context.Context, ep *endpoint.Endpoint, root string, msize, window int) error {
+	folder, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	server := p9.NewServer(tree{folder})
 	// Each side has 32 requests outstanding, and posts their responses ahead.
 	l, err := ep.Listen(ctx, fmt.Sprintf(":%d", port), &endpoint.ListenConfig{ConnConfig: endpoint.ConnConfig{RecvDepth: 32, RecvSize: msize, Window: window}})
 	if err != nil {
@@ -111,7 +121,7 @@ func serve(ctx context.Context, ep *endpoint.Endpoint, root string, msize, windo
 		go func() {
 			defer all.Done()
 			s := &stream{ctx: ctx, conn: c, buf: make([]byte, msize)}
-			_ = p9.NewServer(localfs.Attacher(root)).Handle(s, s)
+			_ = server.Handle(s, s)
 		}()
 	}
 }
@@ -133,6 +143,10 @@ func (s *stream) Read(b []byte) (int, error) {
 			return 0, err
 		}
 		s.in = s.buf[:n]
+		// Tversion says how long messages may be. None may be longer than a receive here.
+		if n >= 11 && s.in[4] == tversion && binary.LittleEndian.Uint32(s.in[7:]) > uint32(len(s.buf)) {
+			binary.LittleEndian.PutUint32(s.in[7:], uint32(len(s.buf)))
+		}
 	}
 	n := copy(b, s.in)
 	s.in = s.in[n:]

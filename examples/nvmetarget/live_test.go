@@ -24,6 +24,8 @@ import (
 var (
 	update = flag.Bool("update", false, "write INTEROP.md")
 	speed  = flag.Bool("throughput", false, "compare the speed with Linux's target, in a second guest")
+	grid   = flag.Bool("grid", false, "fio with all sizes, depths, patterns, faults and addresses")
+	golden = flag.String("golden", "", "write what Linux's host and target say to each other to this pcap `file`")
 	keep   = flag.String("keep", "", "keep captures and the guest's console in this folder")
 )
 
@@ -42,14 +44,13 @@ type lab struct {
 func newLab(t *testing.T, more ...string) *lab {
 	l := &lab{dir: t.TempDir()}
 	if *keep != "" {
-		l.dir = *keep
+		var err error
+		l.dir, err = filepath.Abs(*keep)
+		require.NoError(t, err)
 		require.NoError(t, os.MkdirAll(l.dir, 0o755))
 	}
-	for _, p := range []string{".", "../nvmehost", "../rocecheck"} {
-		if _, err := os.Stat(p); err != nil {
-			continue
-		}
-		out, err := exec.Command("go", "build", "-o", l.dir+"/", p).CombinedOutput()
+	for _, p := range []string{".", "../nvmehost", "../rocecheck", "../9prdma"} {
+		out, err := exec.Command("go", "build", "-C", p, "-o", l.dir+"/", ".").CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
 	for i := range l.ports {
@@ -75,9 +76,15 @@ func (l *lab) wire(name string) []string {
 // start runs the target.
 func (l *lab) start(t *testing.T, name string, args ...string) {
 	t.Helper()
+	l.launch(t, "nvmetarget", name, args...)
+}
+
+// launch runs a program.
+func (l *lab) launch(t *testing.T, program, name string, args ...string) {
+	t.Helper()
 	l.runs++
 	l.said = new(bytes.Buffer)
-	l.prog = exec.Command(l.dir+"/nvmetarget", append(l.wire(name), args...)...)
+	l.prog = exec.Command(filepath.Join(l.dir, program), append(l.wire(name), args...)...)
 	l.prog.Stdout, l.prog.Stderr = l.said, l.said
 	require.NoError(t, l.prog.Start())
 }
@@ -202,6 +209,7 @@ func TestInterop(t *testing.T) {
 		t.Run("recovery", l.recovery)
 	}
 	t.Run("initiator", l.initiator)
+	t.Run("9p", l.files)
 	t.Run("captures", l.judged)
 	if *update && !testing.Short() {
 		l.write(t, kernel)
@@ -350,48 +358,6 @@ func serveNVMet(v4, v6 string) string {
 		"for p in 1 2; do ln -s /sys/kernel/config/nvmet/subsystems/%[1]s ports/$p/subsystems/%[1]s; done", nvmetNQN, v4, v6)
 }
 
-var bandwidth = regexp.MustCompile(`(READ|WRITE): bw=\S+ \(([0-9.]+)([kM])B/s\)`)
-
-// TestThroughput has one host read and write on this target, on Linux's in a second
-// guest, and on this one again: the same fio, one after the other on one wire.
-func TestThroughput(t *testing.T) {
-	if !*speed {
-		t.Skip("takes two guests: -throughput")
-	}
-	l := newLab(t)
-	work := func(t *testing.T, name, nqn string) {
-		l.sh(t, "nvme connect -t rdma -a 192.0.2.1 -s 4420 -n %s; sleep 2", nqn)
-		for _, args := range []string{"--rw=write --bs=64k --iodepth=1", "--rw=read --bs=64k --iodepth=1", "--rw=randread --bs=4k --iodepth=8", "--rw=randwrite --bs=4k --iodepth=8"} {
-			before := busy()
-			out := l.sh(t, "fio --name=x --filename=/dev/nvme0n1 --size=16m --direct=1 --ioengine=libaio --thread --time_based --runtime=8 %s", args)
-			m := bandwidth.FindStringSubmatch(out)
-			require.NotNil(t, m, out)
-			t.Logf("%s: %s: %s %sB/s; %.1f s of processor time on the whole machine in 8 s", name, args, m[2], m[3], busy()-before)
-		}
-		l.sh(t, "nvme disconnect -n %s", nqn)
-	}
-	ours := func(t *testing.T) {
-		l.start(t, "speed", "-size", "16M")
-		work(t, "nvmetarget", liveNQN)
-		l.stop(t, syscall.SIGINT)
-	}
-	ours(t)
-	g := guest.Boot(t, "storage", l.ports[0], l.ports[1], "--set", "IP4=192.0.2.1", "--set", "IP6=2001:db8::1", "--set", "MAC=52:54:00:00:00:01")
-	a := g.Do(t, "sh ms=60000 -- set -e; %s", serveNVMet("192.0.2.1", "2001:db8::1"))
-	require.Equal(t, "0", a.Words["status"], a.Words["out"])
-	work(t, "nvmet-rdma", nvmetNQN)
-	g.Close()
-	ours(t)
-}
-
-// busy returns the processor time of all processes of the machine so far, in seconds.
-func busy() float64 {
-	b, _ := os.ReadFile("/proc/stat")
-	var user, nice, system float64
-	fmt.Sscanf(string(b), "cpu %f %f %f", &user, &nice, &system)
-	return (user + nice + system) / 100
-}
-
 // behaviour is what a test of blktests' group nvme asks of a target, or a test like
 // one; the numbers are those of blktests.
 type behaviour struct {
@@ -421,6 +387,14 @@ var behaviours = []behaviour{
 	good("023, 024", "health log", "nvme smart-log /dev/nvme0", "critical_warning"),
 	good("025", "effects log", "nvme get-log /dev/nvme0 --log-id=5 --log-len=4096 -b | od -An -tx1 -j1056 -N4", "03 00 00 00"),
 	good("026", "namespace descriptors", "nvme ns-descs /dev/nvme0n1", "nguid"),
+	{"", "the disk grows: an event, the log of changed namespaces, a new size", func(t *testing.T, l *lab) {
+		require.NoError(t, os.Truncate(l.dir+"/behaviours.disk", 40<<20))
+		require.NoError(t, l.prog.Process.Signal(syscall.SIGHUP))
+		l.sh(t, "for i in 1 2 3 4 5 6 7 8 9 10; do [ $(cat /sys/block/nvme0n1/size) = 81920 ] && exit 0; sleep 0.5; done; dmesg; exit 1")
+		require.NoError(t, os.Truncate(l.dir+"/behaviours.disk", 32<<20))
+		require.NoError(t, l.prog.Process.Signal(syscall.SIGHUP))
+		l.sh(t, "for i in 1 2 3 4 5 6 7 8 9 10; do [ $(cat /sys/block/nvme0n1/size) = 65536 ] && exit 0; sleep 0.5; done; dmesg; exit 1")
+	}},
 	good("027", "rescan", "nvme ns-rescan /dev/nvme0; nvme list-ns /dev/nvme0", "0x1"),
 	good("028", "subsystems", "nvme list-subsys", "rdma traddr=192.0.2.1"),
 	{"029", "blocks written and read by passthrough", func(t *testing.T, l *lab) {
@@ -465,7 +439,9 @@ var behaviours = []behaviour{
 
 // behaviours tries each on one target.
 func (l *lab) behaviours(t *testing.T) {
-	l.start(t, "behaviours", "-size", "32M")
+	disk := filepath.Join(l.dir, "behaviours.disk")
+	_ = os.Remove(disk)
+	l.start(t, "behaviours", "-file", disk, "-size", "32M")
 	l.connect(t, ip4)
 	for _, b := range behaviours {
 		ok := t.Run(b.what, func(t *testing.T) { b.run(t, l) })

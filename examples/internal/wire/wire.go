@@ -53,7 +53,7 @@ func (f *Flags) Register(fs *flag.FlagSet) {
 	fs.BoolVar(&f.strict, "strict", false, "with -udp: take IPv4 packets of identification 0 only")
 	fs.StringVar(&f.mac, "mac", "52:54:00:00:00:01", "Ethernet `address` of the port; not with -udp")
 	fs.StringVar(&f.ips, "ip", "192.0.2.1,2001:db8::1", "IP `addresses` of the port; not with -udp")
-	fs.StringVar(&f.faults, "faults", "", "`list` of loss=P, duplicate=P, reorder=P: percent of the frames, each way; not with -udp")
+	fs.StringVar(&f.faults, "faults", "", "`list` of loss=P, duplicate=P, reorder=P: percent of the frames, each way, or with sent- or received- before the name one way; not with -udp")
 	fs.Uint64Var(&f.seed, "seed", 1, "`number` that the faults follow from")
 	fs.StringVar(&f.capture, "capture", "", "`file` for the packets sent and received, as pcap")
 	fs.IntVar(&f.window, "window", f.DefaultWindow, "most `packets` outstanding on a connection; a peer in software loses what its buffers do not hold")
@@ -187,14 +187,20 @@ func Lookup(flag, name string, v6 bool) (netip.Addr, error) {
 // Faults lose, double and swap RoCE frames; others pass. Its Filter is one of
 // endpoint.Config.
 type Faults struct {
-	Loss, Duplicate, Reorder float64 // of 1
+	received, sent way
 
-	mu   sync.Mutex
-	rng  *rand.Rand
-	held [2][]byte // received, sent: comes after the next frame
+	mu  sync.Mutex
+	rng *rand.Rand
 }
 
-// ParseFaults reads a list like "loss=5,reorder=1", in percent.
+// way is what is done to the frames of a direction.
+type way struct {
+	loss, duplicate, reorder float64 // of 1
+	held                     []byte  // comes after the next frame
+}
+
+// ParseFaults reads a list like "loss=5,sent-reorder=1", in percent. Without a direction
+// before its name a fault is one of both.
 func ParseFaults(list string, seed uint64) (*Faults, error) {
 	f := &Faults{rng: rand.New(rand.NewPCG(seed, 0))}
 	for _, part := range strings.Split(list, ",") {
@@ -203,15 +209,29 @@ func ParseFaults(list string, seed uint64) (*Faults, error) {
 		if err != nil || !(p >= 0 && p <= 100) {
 			return nil, fmt.Errorf("-faults %q: want NAME=PERCENT", part)
 		}
-		switch name {
-		case "loss":
-			f.Loss = p / 100
-		case "duplicate":
-			f.Duplicate = p / 100
-		case "reorder":
-			f.Reorder = p / 100
-		default:
-			return nil, fmt.Errorf("-faults %q: want loss, duplicate or reorder", name)
+		ways := []*way{&f.received, &f.sent}
+		kind := name
+		if dir, rest, ok := strings.Cut(name, "-"); ok {
+			switch kind = rest; dir {
+			case "received":
+				ways = ways[:1]
+			case "sent":
+				ways = ways[1:]
+			default:
+				kind = ""
+			}
+		}
+		for _, w := range ways {
+			switch kind {
+			case "loss":
+				w.loss = p / 100
+			case "duplicate":
+				w.duplicate = p / 100
+			case "reorder":
+				w.reorder = p / 100
+			default:
+				return nil, fmt.Errorf("-faults %q: want loss, duplicate or reorder, and no direction before it but sent- or received-", name)
+			}
 		}
 	}
 	return f, nil
@@ -222,28 +242,28 @@ func ParseFaults(list string, seed uint64) (*Faults, error) {
 func (f *Faults) Filter(sent bool, b []byte) [][]byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	dir := 0
+	w := &f.received
 	if sent {
-		dir = 1
+		w = &f.sent
 	}
 	var out [][]byte
 	var fr frame.Frame
 	switch {
 	case (frame.Finder{}).Find(frame.Ethernet, b, len(b), &fr) != nil:
 		out = append(out, b)
-	case f.rng.Float64() < f.Loss:
+	case f.rng.Float64() < w.loss:
 		return nil
-	case f.held[dir] == nil && f.rng.Float64() < f.Reorder:
-		f.held[dir] = append([]byte(nil), b...)
+	case w.held == nil && f.rng.Float64() < w.reorder:
+		w.held = append([]byte(nil), b...)
 		return nil
 	default:
 		out = append(out, b)
-		if f.rng.Float64() < f.Duplicate {
+		if f.rng.Float64() < w.duplicate {
 			out = append(out, append([]byte(nil), b...))
 		}
 	}
-	if h := f.held[dir]; h != nil {
-		f.held[dir] = nil
+	if h := w.held; h != nil {
+		w.held = nil
 		out = append(out, h)
 	}
 	return out

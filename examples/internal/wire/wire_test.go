@@ -42,7 +42,11 @@ func TestFaults(t *testing.T) {
 	other := append([]byte(nil), roce...)
 	require.Empty(t, only.Filter(true, roce))
 	require.Equal(t, 2, len(only.Filter(true, other)))
-	for _, s := range []string{"", "loss", "loss=x", "loss=101", "delay=1", "loss=NaN"} {
+	one, err := ParseFaults("received-loss=100,sent-duplicate=100", 1)
+	require.NoError(t, err)
+	require.Empty(t, one.Filter(false, roce))
+	require.Len(t, one.Filter(true, roce), 2)
+	for _, s := range []string{"", "loss", "loss=x", "loss=101", "delay=1", "loss=NaN", "lost-loss=1", "sent-=1", "sent-sent-loss=1"} {
 		_, err := ParseFaults(s, 1)
 		require.Error(t, err, s)
 	}
