@@ -149,8 +149,8 @@ func (e *engine) createQP(x *C.struct_rv_qp) C.int {
 	cfg.Type, cfg.PD, cfg.Memory, cfg.SignalAll = types[ib.qp_type], qp.PD(x.pd), e.mem, x.sq_sig_all != 0
 	cfg.MaxSendWR, cfg.MaxRecvWR = int(x.sq.size), int(x.rq.size)
 	cfg.MaxRdAtomic, cfg.MaxDestRdAtomic = C.RV_MAX_RD, C.RV_MAX_RD
-	// As many packets as a socket buffer of the usual size holds.
-	cfg.Window, cfg.AckEvery = 64, 16
+	cfg.Window = e.wire.window()
+	cfg.AckEvery = cfg.Window / 4
 	if x.srq != nil {
 		s := e.srqs[uint32(x.srq.number)]
 		if s == nil {

@@ -12,9 +12,9 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"context"
 	crand "crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/bits"
@@ -26,10 +26,8 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/cm"
-	"github.com/roce-go/roce/qp/endpoint"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
@@ -51,7 +49,7 @@ func roceEngineRun(sh *C.struct_rv_shared) {
 type engine struct {
 	sh   *C.struct_rv_shared
 	log  *slog.Logger
-	sock *endpoint.Socket
+	wire wire
 	fd   int
 	addr netip.Addr
 	port *softnic.Port
@@ -68,7 +66,6 @@ type engine struct {
 
 	faults *faults
 	tap    *tap
-	rx     frame.Frame
 	due    time.Time
 	idle   int
 }
@@ -146,9 +143,9 @@ func (e *engine) posts(now time.Time) bool {
 
 // receive hands what has arrived to the port.
 func (e *engine) receive(now time.Time) bool {
-	n := e.sock.Receive()
+	n := e.wire.Receive()
 	for i := range n {
-		pkt := e.sock.Packet(i)
+		pkt := e.wire.Packet(i)
 		if e.faults != nil {
 			e.faults.arrived(e, now, pkt)
 			continue
@@ -162,18 +159,7 @@ func (e *engine) receive(now time.Time) bool {
 }
 
 // deliver hands a packet to the port.
-func (e *engine) deliver(now time.Time, pkt []byte) {
-	r := e.sock.Decode(pkt, &e.rx) // which enters the identification
-	if e.tap != nil {
-		e.tap.network(now, pkt)
-	}
-	if r != softnic.Delivered {
-		e.port.CountDropped(r)
-		return
-	}
-	e.port.CountReceived()
-	e.port.HandleDecoded(now, &e.rx)
-}
+func (e *engine) deliver(now time.Time, pkt []byte) { e.wire.deliver(e, now, pkt) }
 
 // send sends a batch of what the port has.
 func (e *engine) send(now time.Time) bool {
@@ -182,7 +168,7 @@ func (e *engine) send(now time.Time) bool {
 		sent = e.tap.sent
 		e.tap.now = now
 	}
-	n, err := e.sock.Send(now, e.port, sent)
+	n, err := e.wire.Send(now, e.port, sent)
 	if err != nil {
 		e.log.Warn("send", "err", err)
 	}
@@ -219,36 +205,14 @@ func (e *engine) sleep() {
 	e.idle = 0
 }
 
-// open opens the port: the address that ROCE_ADDR names, or the first of the loopback
-// network that is free.
-func (e *engine) open(want string) error {
+// open opens the port.
+func (e *engine) open(want string) (err error) {
 	if e.port != nil {
 		return nil
 	}
-	name := os.Getenv("ROCE_ADDR")
-	if name == "" {
-		name = want
-	}
-	var err error
-	if name != "" {
-		e.sock, err = endpoint.OpenSocket(name)
-		if errors.Is(err, syscall.EADDRINUSE) {
-			err = fmt.Errorf("%w. Each process needs an address of its own: set ROCE_ADDR to another one, such as 127.0.0.3 (or unset it: the first free one of 127.0.0.1 to 127.0.0.250 is taken)", err)
-		}
-	} else {
-		for i := 1; i <= 250 && e.sock == nil; i++ {
-			name = fmt.Sprintf("127.0.0.%d", i)
-			if e.sock, err = endpoint.OpenSocket(name); err != nil && !errors.Is(err, syscall.EADDRINUSE) {
-				break
-			}
-		}
-	}
-	if err != nil {
-		e.sock = nil
+	if e.wire, e.addr, err = openWire(os.Getenv("ROCE_SEGMENT"), cmp.Or(os.Getenv("ROCE_ADDR"), want)); err != nil {
 		return err
 	}
-	e.addr, _ = netip.ParseAddr(name)
-	e.addr = e.addr.Unmap()
 	if err := e.start(); err != nil {
 		e.close()
 		return err
@@ -257,7 +221,7 @@ func (e *engine) open(want string) error {
 }
 
 func (e *engine) start() error {
-	raw, err := e.sock.SyscallConn()
+	raw, err := e.wire.SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -272,8 +236,8 @@ func (e *engine) start() error {
 	crand.Read(seed[:])
 	// Keys are not sealed: the low byte of a window's key is the program's (ibv_inc_rkey).
 	e.mem = &memory{Regions: regions, access: map[uint32]uint32{}, keys: map[uint32]uint32{}}
-	cfg := softnic.Config{MAC: frame.MAC{2, 0, 0, 0, 0, 1}, GIDs: []softnic.GID{{Addr: e.addr.WithZone("")}}, MaxQPs: C.RV_MAX_QP, Regions: regions,
-		PeerMAC: e.sock.PeerMAC(), Seed: seed, CM: &cm.Config{}}
+	cfg := softnic.Config{MAC: macOf(e.addr), GIDs: []softnic.GID{{Addr: e.addr.WithZone("")}}, MaxQPs: C.RV_MAX_QP, Regions: regions,
+		PeerMAC: e.wire.PeerMAC(), Seed: seed, CM: &cm.Config{}}
 	if e.log.Enabled(context.Background(), slog.LevelDebug) {
 		cfg.Trace = func(t softnic.Trace) { e.log.Debug("port", "trace", t) }
 		cfg.TraceQP = func(t qp.Trace) { e.log.Debug("qp", "trace", t) }
@@ -300,8 +264,8 @@ func (e *engine) start() error {
 	for i, b := range gid {
 		e.sh.gid[i] = C.uint8_t(b)
 	}
-	e.sh.mtu = C.uint32_t(e.sock.PathMTU())
-	e.log.Info("open", "addr", e.addr, "path_mtu", e.sock.PathMTU())
+	e.sh.mtu = C.uint32_t(e.wire.PathMTU())
+	e.log.Info("open", "addr", e.addr, "path_mtu", e.wire.PathMTU())
 	return nil
 }
 
@@ -310,13 +274,13 @@ func (e *engine) close() {
 	if e.tap != nil {
 		e.tap.close(e.log)
 	}
-	if e.sock != nil {
-		e.sock.Close()
+	if e.wire != nil {
+		e.wire.Close()
 	}
 	if e.port != nil {
 		e.log.Info("close", "addr", e.addr, "counters", fmt.Sprintf("%+v", e.port.Counters()))
 	}
-	e.sock, e.port, e.tap, e.faults, e.fd, e.due = nil, nil, nil, nil, -1, time.Time{}
+	e.wire, e.port, e.tap, e.faults, e.fd, e.due = nil, nil, nil, nil, -1, time.Time{}
 	e.qps, e.srqs, e.bells = nil, nil, [C.RV_BELLS]drain{}
 }
 

@@ -2,17 +2,181 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/qp/endpoint"
+	"github.com/roce-go/roce/qp/softnic"
 )
+
+// wire is what the port is attached to.
+type wire interface {
+	// Receive takes what has come, and returns how many packets that is.
+	Receive() int
+	Packet(i int) []byte
+	// deliver hands one of them, or a copy, to the port.
+	deliver(e *engine, now time.Time, pkt []byte)
+	// Send sends a batch of what the port has, and calls sent, where not nil, with each
+	// Ethernet frame.
+	Send(now time.Time, p *softnic.Port, sent func([]byte)) (int, error)
+	PathMTU() int
+	PeerMAC() frame.MAC
+	SyscallConn() (syscall.RawConn, error)
+	Close() error
+	// window is how many packets a queue pair may have outstanding.
+	window() int
+}
+
+// openWire opens a UDP socket on port 4791 of addr, or where it is empty of the first
+// address of the loopback network that is free; or the Ethernet segment that ROCE_SEGMENT
+// names, on which the port has addr.
+func openWire(seg, addr string) (w wire, a netip.Addr, err error) {
+	switch {
+	case seg != "":
+		if a, err = netip.ParseAddr(addr); err != nil {
+			return nil, a, fmt.Errorf("ROCE_SEGMENT needs ROCE_ADDR, the address on the segment, such as 192.0.2.1: %w", err)
+		}
+		w, err = newSegment(seg)
+	case addr != "":
+		w, err = openUDP(addr)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = fmt.Errorf("%w. Each process needs an address of its own: set ROCE_ADDR to another one, such as 127.0.0.3 (or unset it: the first free one of 127.0.0.1 to 127.0.0.250 is taken)", err)
+		}
+	default:
+		for i := 1; i <= 250 && w == nil; i++ {
+			addr = fmt.Sprintf("127.0.0.%d", i)
+			if w, err = openUDP(addr); err != nil && !errors.Is(err, syscall.EADDRINUSE) {
+				break
+			}
+		}
+	}
+	if err != nil {
+		return nil, a, err
+	}
+	a, _ = netip.ParseAddr(addr)
+	return w, a.Unmap(), nil
+}
+
+// macOf returns the hardware address that the port has on a wire with such addresses.
+func macOf(a netip.Addr) frame.MAC {
+	b := a.As16()
+	return frame.MAC{2, 0, b[12], b[13], b[14], b[15]}
+}
+
+// udp is a UDP socket.
+type udp struct {
+	*endpoint.Socket
+	rx frame.Frame
+}
+
+func openUDP(addr string) (wire, error) {
+	s, err := endpoint.OpenSocket(addr)
+	if err != nil {
+		return nil, err
+	}
+	return &udp{Socket: s}, nil
+}
+
+func (u *udp) deliver(e *engine, now time.Time, pkt []byte) {
+	r := u.Decode(pkt, &u.rx) // which enters the identification
+	if e.tap != nil {
+		e.tap.network(now, pkt)
+	}
+	if r != softnic.Delivered {
+		e.port.CountDropped(r)
+		return
+	}
+	e.port.CountReceived()
+	e.port.HandleDecoded(now, &u.rx)
+}
+
+// window: as many packets as a socket buffer of the usual size holds.
+func (u *udp) window() int { return 64 }
+
+// segment is an Ethernet segment of two hosts whose frames travel in UDP datagrams, one
+// each, as QEMU's -netdev dgram has it.
+type segment struct {
+	*net.UDPConn
+	fd      int
+	in, out []byte
+	n       int
+}
+
+func newSegment(s string) (*segment, error) {
+	local, remote, _ := strings.Cut(s, ",")
+	l, err := netip.ParseAddrPort(local)
+	r, err2 := netip.ParseAddrPort(remote)
+	if err != nil || err2 != nil {
+		return nil, fmt.Errorf("ROCE_SEGMENT: %q is not ADDRESS:PORT,ADDRESS:PORT, this end's first", s)
+	}
+	c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(l), net.UDPAddrFromAddrPort(r))
+	if err != nil {
+		return nil, fmt.Errorf("ROCE_SEGMENT: %w", err)
+	}
+	_ = c.SetReadBuffer(4 << 20)
+	g := &segment{UDPConn: c, in: make([]byte, 1<<16)}
+	raw, err := c.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { g.fd = int(fd) })
+	}
+	return g, err
+}
+
+func (g *segment) Receive() int {
+	n, err := syscall.Read(g.fd, g.in)
+	if err != nil || n == 0 {
+		return 0 // nothing has come, or nobody listens at the other end
+	}
+	g.n = n
+	return 1
+}
+
+func (g *segment) Packet(int) []byte { return g.in[:g.n] }
+
+func (g *segment) deliver(e *engine, now time.Time, pkt []byte) {
+	if e.tap != nil {
+		e.tap.now = now
+		e.tap.sent(pkt)
+	}
+	e.port.HandleFrame(now, pkt)
+}
+
+func (g *segment) Send(now time.Time, p *softnic.Port, sent func([]byte)) (n int, err error) {
+	for ; n < 32; n++ {
+		b, ok := p.NextFrame(now, g.out[:0])
+		if !ok {
+			break
+		}
+		for len(b) < 60 { // the shortest that Ethernet has
+			b = append(b, 0)
+		}
+		g.out = b
+		if sent != nil {
+			sent(b)
+		}
+		_, _ = syscall.Write(g.fd, b) // what is refused is lost
+	}
+	return n, nil
+}
+
+// PathMTU: QEMU's cards take frames of 9216 bytes.
+func (g *segment) PathMTU() int { return 4096 }
+
+func (g *segment) PeerMAC() frame.MAC { return frame.MAC{} }
+
+// window: an emulated machine's socket holds few packets.
+func (g *segment) window() int { return 16 }
 
 // expand puts the process's number in the place of %p in a file name.
 func expand(name string) string { return strings.ReplaceAll(name, "%p", strconv.Itoa(os.Getpid())) }

@@ -4,6 +4,7 @@
 
 #include "front.h"
 #include <errno.h>
+#include <rdma/rdma_cma.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -98,5 +99,43 @@ void rv_bury(void *obj);
 struct ibv_mw *rv_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int rv_dealloc_mw(struct ibv_mw *mw);
 struct ibv_qp *rv_create_qp(struct ibv_context *c, struct ibv_qp_init_attr_ex *a);
+
+/* Of librdmacm, whose calls return -1 and set errno when they fail. */
+
+#define FAILED(e) (errno = (e), -1)
+#define NEED(x)                                                                                                                        \
+	do {                                                                                                                           \
+		int need_ = (x);                                                                                                       \
+		if (need_)                                                                                                             \
+			return FAILED(need_);                                                                                          \
+	} while (0)
+
+struct rv_evch {
+	struct rdma_event_channel ch;
+	int write;
+};
+
+struct rv_id {
+	struct rdma_cm_id id;
+	uint32_t magic;
+	uint64_t handle;
+	uint32_t call; /* of the engine, 0 for none */
+	int sync;      /* the channel is its own, and calls wait for their events */
+	int bound, listening;
+	uint8_t tos, ack_timeout;
+	struct ibv_qp_init_attr init; /* of the QPs of a rdma_create_ep listener */
+	int has_init;
+	struct ibv_sa_path_rec path;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	uint32_t got, acked;
+};
+
+#define ID(x) ((struct rv_id *)(x))
+
+struct ibv_context *rv_cm_device(void); /* rdmacm.c: opened, or NULL and errno */
+int rv_cm_gid(const struct sockaddr *a, uint8_t gid[16]);
+int rv_cm_post(struct rv_id *x, struct rv_cm_event *e); /* an event of the front's own */
+int rv_cm_complete(struct rv_id *x);			/* waits, where x is synchronous */
 
 #endif

@@ -3,57 +3,20 @@
 #define _GNU_SOURCE
 #include "objects.h"
 #include <arpa/inet.h>
-#include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <rdma/rdma_cma.h>
 #include <stdio.h>
-
-/* A call that fails returns -1 and sets errno. */
-#undef FAIL
-#define FAIL(e) (errno = (e), -1)
-#define NEED(x)                                                                                                                        \
-	do {                                                                                                                           \
-		int need_ = (x);                                                                                                       \
-		if (need_)                                                                                                             \
-			return FAIL(need_);                                                                                            \
-	} while (0)
-
-struct rv_evch {
-	struct rdma_event_channel ch;
-	int write;
-};
-
-struct rv_id {
-	struct rdma_cm_id id;
-	uint32_t magic;
-	uint64_t handle;
-	uint32_t call; /* of the engine, 0 for none */
-	int sync;      /* the channel is its own, and calls wait for their events */
-	int bound, listening, own_cqs, no_events;
-	uint8_t tos, ack_timeout;
-	struct ibv_qp_init_attr init; /* of the QPs of a rdma_create_ep listener */
-	int has_init;
-	struct ibv_sa_path_rec path;
-	pthread_mutex_t lock;
-	pthread_cond_t cond;
-	uint32_t got, acked;
-};
 
 struct rv_ev {
 	struct rdma_cm_event ev;
 	uint8_t data[256];
 };
 
-#define ID(x) ((struct rv_id *)(x))
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ibv_context *context; /* opened by the first identifier that needs it */
 static struct ibv_pd *pd;
 static pid_t context_pid;
 
-static int gid_of(const struct sockaddr *a, uint8_t gid[16])
+int rv_cm_gid(const struct sockaddr *a, uint8_t gid[16])
 {
 	memset(gid, 0, 16);
 	if (a && a->sa_family == AF_INET) {
@@ -86,7 +49,7 @@ static int any(const struct sockaddr *a)
 {
 	static const uint8_t none[16];
 	uint8_t g[16];
-	return gid_of(a, g) || (a->sa_family == AF_INET ? !memcmp(g + 12, none, 4) : !memcmp(g, none, 16));
+	return rv_cm_gid(a, g) || (a->sa_family == AF_INET ? !memcmp(g + 12, none, 4) : !memcmp(g, none, 16));
 }
 
 static size_t size_of(const struct sockaddr *a) { return a->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6); }
@@ -119,6 +82,13 @@ static int device(const struct sockaddr *want)
 	return err;
 }
 
+struct ibv_context *rv_cm_device(void)
+{
+	int err = device(NULL);
+	errno = err;
+	return err ? NULL : context;
+}
+
 /* attach binds an identifier to the device. */
 static int attach(struct rv_id *x, const struct sockaddr *want)
 {
@@ -127,7 +97,7 @@ static int attach(struct rv_id *x, const struct sockaddr *want)
 	if (err)
 		return err;
 	if (want && !any(want)) {
-		gid_of(want, g);
+		rv_cm_gid(want, g);
 		if (memcmp(g, rv_sh->gid, 16))
 			return EADDRNOTAVAIL;
 	}
@@ -140,8 +110,8 @@ static int attach(struct rv_id *x, const struct sockaddr *want)
 static void set_path(struct rv_id *x)
 {
 	struct rdma_route *r = &x->id.route;
-	gid_of(&r->addr.src_addr, r->addr.addr.ibaddr.sgid.raw);
-	gid_of(&r->addr.dst_addr, r->addr.addr.ibaddr.dgid.raw);
+	rv_cm_gid(&r->addr.src_addr, r->addr.addr.ibaddr.sgid.raw);
+	rv_cm_gid(&r->addr.dst_addr, r->addr.addr.ibaddr.dgid.raw);
 	r->addr.addr.ibaddr.pkey = 0xffff;
 	x->path = (struct ibv_sa_path_rec){.dgid = r->addr.addr.ibaddr.dgid, .sgid = r->addr.addr.ibaddr.sgid, .pkey = 0xffff, .mtu = IBV_MTU_4096, .hop_limit = 64};
 	r->path_rec = &x->path;
@@ -169,11 +139,15 @@ PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *ch)
 
 static int write_fd(struct rv_id *x) { return ((struct rv_evch *)x->id.channel)->write; }
 
-/* post writes an event of the front's own. */
-static int post(struct rv_id *x, enum rdma_cm_event_type t, int status)
+int rv_cm_post(struct rv_id *x, struct rv_cm_event *e)
 {
-	struct rv_cm_event e = {.id = x->handle, .event = t, .status = status};
-	return write(write_fd(x), &e, sizeof e) == sizeof e ? 0 : ENOBUFS;
+	e->id = x->handle;
+	return write(write_fd(x), e, sizeof *e) == sizeof *e ? 0 : ENOBUFS;
+}
+static int post(struct rv_id *x, enum rdma_cm_event_type t)
+{
+	struct rv_cm_event e = {.event = t};
+	return rv_cm_post(x, &e);
 }
 
 static struct rv_id *new_id(struct rdma_event_channel *ch, void *ctx, enum rdma_port_space ps)
@@ -195,20 +169,20 @@ static struct rv_id *new_id(struct rdma_event_channel *ch, void *ctx, enum rdma_
 PUBLIC int rdma_create_id(struct rdma_event_channel *ch, struct rdma_cm_id **id, void *ctx, enum rdma_port_space ps)
 {
 	if (ps != RDMA_PS_TCP && ps != RDMA_PS_UDP && ps != RDMA_PS_IB)
-		return FAIL(EPROTONOSUPPORT);
+		return FAILED(EPROTONOSUPPORT);
 	int sync = !ch;
 	if (sync && !(ch = rdma_create_event_channel()))
 		return -1;
 	struct rv_id *x = new_id(ch, ctx, ps);
 	if (!x)
-		return FAIL(ENOMEM);
+		return FAILED(ENOMEM);
 	x->sync = sync;
 	*id = &x->id;
 	return 0;
 }
 
 /* complete waits for the event of a call of a synchronous identifier. */
-static int complete(struct rv_id *x)
+int rv_cm_complete(struct rv_id *x)
 {
 	if (!x->sync)
 		return 0;
@@ -221,7 +195,7 @@ static int complete(struct rv_id *x)
 	struct rdma_cm_event *e = x->id.event;
 	if (!e->status)
 		return 0;
-	return FAIL(e->event == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED : e->status < 0 ? -e->status : e->status);
+	return FAILED(e->event == RDMA_CM_EVENT_REJECTED ? ECONNREFUSED : e->status < 0 ? -e->status : e->status);
 }
 
 static void copy_addr(struct sockaddr_storage *to, const struct sockaddr *a) { memcpy(to, a, size_of(a)); }
@@ -230,7 +204,7 @@ PUBLIC int rdma_bind_addr(struct rdma_cm_id *id, struct sockaddr *a)
 {
 	struct rv_id *x = ID(id);
 	uint8_t g[16];
-	NEED(x->magic != ALIVE ? EINVAL : gid_of(a, g));
+	NEED(x->magic != ALIVE ? EINVAL : rv_cm_gid(a, g));
 	if (!any(a))
 		NEED(attach(x, a));
 	copy_addr(&id->route.addr.src_storage, a);
@@ -244,7 +218,7 @@ PUBLIC int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src, struct
 {
 	struct rv_id *x = ID(id);
 	uint8_t g[16];
-	NEED(!id || x->magic != ALIVE ? EINVAL : gid_of(dst, g));
+	NEED(!id || x->magic != ALIVE ? EINVAL : rv_cm_gid(dst, g));
 	if (!src && x->bound)
 		src = &id->route.addr.src_addr;
 	uint16_t port = src ? port_of(src) : 0;
@@ -252,22 +226,22 @@ PUBLIC int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src, struct
 	sockaddr_of(&id->route.addr.src_addr, rv_sh->gid, port ? port : 32768 + (rand() ^ getpid()) % 28000);
 	copy_addr(&id->route.addr.dst_storage, dst);
 	if (id->route.addr.src_addr.sa_family != dst->sa_family)
-		return FAIL(ENETUNREACH);
+		return FAILED(ENETUNREACH);
 	set_path(x);
-	NEED(post(x, RDMA_CM_EVENT_ADDR_RESOLVED, 0));
-	return complete(x);
+	NEED(post(x, RDMA_CM_EVENT_ADDR_RESOLVED));
+	return rv_cm_complete(x);
 }
 PUBLIC int rdma_resolve_route(struct rdma_cm_id *id, int timeout)
 {
-	NEED(!id->verbs ? EINVAL : post(ID(id), RDMA_CM_EVENT_ROUTE_RESOLVED, 0));
-	return complete(ID(id));
+	NEED(!id->verbs ? EINVAL : post(ID(id), RDMA_CM_EVENT_ROUTE_RESOLVED));
+	return rv_cm_complete(ID(id));
 }
 
 static void param_of(struct rv_id *x, struct rv_cm_param *p, const struct rdma_conn_param *c)
 {
 	*p = (struct rv_cm_param){.id = x->handle, .events = write_fd(x), .qp = (void *)x->id.qp, .call = x->call, .ps = x->id.ps,
 		.port = port_of(&x->id.route.addr.dst_addr), .sport = port_of(&x->id.route.addr.src_addr), .tos = x->tos, .timeout = x->ack_timeout};
-	gid_of(&x->id.route.addr.dst_addr, p->remote);
+	rv_cm_gid(&x->id.route.addr.dst_addr, p->remote);
 	if (x->id.qp)
 		p->qpn = x->id.qp->qp_num;
 	p->qkey = RDMA_UDP_QKEY;
@@ -326,7 +300,7 @@ PUBLIC int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *c)
 	NEED(x->magic != ALIVE || !id->verbs ? EINVAL : !id->qp && id->qp_type != IBV_QPT_UD ? EOPNOTSUPP : 0);
 	param_of(x, &p, c);
 	NEED(call(x, id->qp_type == IBV_QPT_UD ? RV_CM_SIDR : RV_CM_CONNECT, &p));
-	return complete(x);
+	return rv_cm_complete(x);
 }
 
 PUBLIC int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *c)
@@ -336,7 +310,7 @@ PUBLIC int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *c)
 	NEED(x->magic != ALIVE || !x->call ? EINVAL : !id->qp && id->qp_type != IBV_QPT_UD ? EOPNOTSUPP : 0);
 	param_of(x, &p, c);
 	NEED(call(x, RV_CM_ACCEPT, &p));
-	return id->qp_type == IBV_QPT_UD ? 0 : complete(x);
+	return id->qp_type == IBV_QPT_UD ? 0 : rv_cm_complete(x);
 }
 PUBLIC int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t len)
 {
@@ -353,14 +327,11 @@ PUBLIC int rdma_disconnect(struct rdma_cm_id *id)
 	NEED(ID(id)->magic != ALIVE ? EINVAL : 0);
 	param_of(ID(id), &p, NULL);
 	NEED(call(ID(id), RV_CM_DISCONNECT, &p));
-	return complete(ID(id));
+	return rv_cm_complete(ID(id));
 }
-PUBLIC int rdma_establish(struct rdma_cm_id *id) { return FAIL(EOPNOTSUPP); }
+PUBLIC int rdma_establish(struct rdma_cm_id *id) { return FAILED(EOPNOTSUPP); }
 PUBLIC int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event) { return 0; }
-PUBLIC int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *a, void *ctx) { return FAIL(EOPNOTSUPP); }
-PUBLIC int rdma_join_multicast_ex(struct rdma_cm_id *id, struct rdma_cm_join_mc_attr_ex *a, void *ctx) { return FAIL(EOPNOTSUPP); }
-PUBLIC int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *a) { return FAIL(EOPNOTSUPP); }
-PUBLIC int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *a, int *mask) { return FAIL(EOPNOTSUPP); }
+PUBLIC int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *a, int *mask) { return FAILED(EOPNOTSUPP); }
 
 PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 {
@@ -389,88 +360,6 @@ PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 	return 0;
 }
 
-/* Queue pairs of identifiers. */
-
-static int own_cqs(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *a)
-{
-	if (!a->send_cq) {
-		id->send_cq_channel = ibv_create_comp_channel(id->verbs);
-		id->send_cq = id->send_cq_channel ? ibv_create_cq(id->verbs, a->cap.max_send_wr ? a->cap.max_send_wr : 1, id, id->send_cq_channel, 0) : NULL;
-		a->send_cq = id->send_cq;
-	}
-	if (!a->recv_cq) {
-		id->recv_cq_channel = ibv_create_comp_channel(id->verbs);
-		id->recv_cq = id->recv_cq_channel ? ibv_create_cq(id->verbs, a->cap.max_recv_wr ? a->cap.max_recv_wr : 1, id, id->recv_cq_channel, 0) : NULL;
-		a->recv_cq = id->recv_cq;
-	}
-	return a->send_cq && a->recv_cq ? 0 : errno;
-}
-
-static void free_cqs(struct rdma_cm_id *id)
-{
-	if (id->send_cq)
-		ibv_destroy_cq(id->send_cq);
-	if (id->recv_cq)
-		ibv_destroy_cq(id->recv_cq);
-	if (id->send_cq_channel)
-		ibv_destroy_comp_channel(id->send_cq_channel);
-	if (id->recv_cq_channel)
-		ibv_destroy_comp_channel(id->recv_cq_channel);
-	id->send_cq = id->recv_cq = NULL;
-	id->send_cq_channel = id->recv_cq_channel = NULL;
-}
-
-PUBLIC int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *a)
-{
-	NEED(ID(id)->magic != ALIVE || id->qp || !id->verbs ? EINVAL : 0);
-	if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd) {
-		a->comp_mask |= IBV_QP_INIT_ATTR_PD;
-		a->pd = id->pd;
-	}
-	id->pd = a->pd;
-	NEED(own_cqs(id, a));
-	struct ibv_qp *qp = rv_create_qp(id->verbs, a);
-	if (!qp) {
-		int err = errno;
-		free_cqs(id);
-		return FAIL(err);
-	}
-	struct ibv_qp_attr at = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = RDMA_UDP_QKEY,
-		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC};
-	int ud = qp->qp_type == IBV_QPT_UD, base = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT;
-	int err = ibv_modify_qp(qp, &at, base | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
-	if (ud && !err) {
-		at.qp_state = IBV_QPS_RTR;
-		err = ibv_modify_qp(qp, &at, IBV_QP_STATE);
-		at.qp_state = IBV_QPS_RTS;
-		err = err ? err : ibv_modify_qp(qp, &at, IBV_QP_STATE | IBV_QP_SQ_PSN);
-	}
-	if (err) {
-		ibv_destroy_qp(qp);
-		free_cqs(id);
-		return FAIL(err);
-	}
-	id->qp = qp;
-	return 0;
-}
-PUBLIC int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *p, struct ibv_qp_init_attr *a)
-{
-	struct ibv_qp_init_attr_ex x = {.qp_context = a->qp_context, .send_cq = a->send_cq, .recv_cq = a->recv_cq, .srq = a->srq, .cap = a->cap,
-		.qp_type = a->qp_type, .sq_sig_all = a->sq_sig_all, .comp_mask = p ? IBV_QP_INIT_ATTR_PD : 0, .pd = p};
-	if (rdma_create_qp_ex(id, &x))
-		return -1;
-	a->cap = x.cap;
-	return 0;
-}
-PUBLIC void rdma_destroy_qp(struct rdma_cm_id *id)
-{
-	if (!id->qp)
-		return;
-	ibv_destroy_qp(id->qp);
-	free_cqs(id);
-	id->qp = NULL;
-}
-
 /* Events. */
 
 PUBLIC int rdma_get_cm_event(struct rdma_event_channel *ch, struct rdma_cm_event **out)
@@ -479,20 +368,20 @@ PUBLIC int rdma_get_cm_event(struct rdma_event_channel *ch, struct rdma_cm_event
 	for (;;) {
 		ssize_t n = read(ch->fd, &e, sizeof e);
 		if (n != sizeof e)
-			return n < 0 ? -1 : FAIL(EIO);
+			return n < 0 ? -1 : FAILED(EIO);
 		struct rv_id *x = rv_object(e.id);
 		if (!x)
 			continue; /* it was destroyed since */
 		struct rv_ev *v = calloc(1, sizeof *v);
 		if (!v)
-			return FAIL(ENOMEM);
+			return FAILED(ENOMEM);
 		v->ev = (struct rdma_cm_event){.id = &x->id, .event = e.event, .status = e.status};
 		memcpy(v->data, e.data, sizeof e.data);
 		if (e.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
 			struct rv_id *child = new_id(x->id.channel, x->id.context, x->id.ps);
 			if (!child) {
 				free(v);
-				return FAIL(ENOMEM);
+				return FAILED(ENOMEM);
 			}
 			child->call = e.call;
 			attach(child, NULL);
@@ -512,8 +401,14 @@ PUBLIC int rdma_get_cm_event(struct rdma_event_channel *ch, struct rdma_cm_event
 		} else
 			v->ev.param.conn = (struct rdma_conn_param){.private_data = v->data, .private_data_len = e.len, .responder_resources = e.resources,
 				.initiator_depth = e.depth, .flow_control = e.flow, .retry_count = e.retry, .rnr_retry_count = e.rnr, .srq = e.srq, .qp_num = e.qpn};
-		if (!e.len) {
+		if (!e.len)
 			v->ev.param.conn.private_data = NULL;
+		if (e.event == RDMA_CM_EVENT_MULTICAST_JOIN) {
+			memcpy(&v->ev.param.ud.private_data, e.data, sizeof(void *)); /* the program's */
+			if (x->id.qp)
+				v->ev.status = -ibv_attach_mcast(x->id.qp, &v->ev.param.ud.ah_attr.grh.dgid, 0);
+			if (v->ev.status)
+				v->ev.event = RDMA_CM_EVENT_MULTICAST_ERROR;
 		}
 		if (x->id.qp && e.event == RDMA_CM_EVENT_ESTABLISHED)
 			x->id.qp->state = IBV_QPS_RTS;
@@ -527,7 +422,7 @@ PUBLIC int rdma_get_cm_event(struct rdma_event_channel *ch, struct rdma_cm_event
 PUBLIC int rdma_ack_cm_event(struct rdma_cm_event *e)
 {
 	if (!e)
-		return FAIL(EINVAL);
+		return FAILED(EINVAL);
 	struct rv_id *x = ID(e->id);
 	pthread_mutex_lock(&x->lock);
 	x->acked++;
@@ -559,164 +454,4 @@ PUBLIC int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *ch)
 		rdma_destroy_event_channel(old);
 	}
 	return 0;
-}
-
-/* Endpoints, for synchronous programs. */
-
-PUBLIC int rdma_create_ep(struct rdma_cm_id **id, struct rdma_addrinfo *r, struct ibv_pd *p, struct ibv_qp_init_attr *a)
-{
-	struct rdma_cm_id *x;
-	if (rdma_create_id(NULL, &x, NULL, r->ai_port_space))
-		return -1;
-	if (r->ai_qp_type)
-		x->qp_type = r->ai_qp_type;
-	int err;
-	if (r->ai_flags & RAI_PASSIVE) {
-		err = rdma_bind_addr(x, r->ai_src_addr);
-		if (!err && a) {
-			ID(x)->init = *a;
-			ID(x)->has_init = 1;
-		}
-		if (!err && p)
-			x->pd = p;
-	} else {
-		err = rdma_resolve_addr(x, r->ai_src_addr, r->ai_dst_addr, 2000);
-		err = err ? err : rdma_resolve_route(x, 2000);
-		if (!err && a) {
-			if (!a->qp_type)
-				a->qp_type = x->qp_type;
-			err = rdma_create_qp(x, p, a);
-		}
-	}
-	if (err) {
-		err = errno;
-		rdma_destroy_id(x);
-		return FAIL(err);
-	}
-	*id = x;
-	return 0;
-}
-PUBLIC void rdma_destroy_ep(struct rdma_cm_id *id)
-{
-	rdma_destroy_qp(id);
-	rdma_destroy_id(id);
-}
-PUBLIC int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id)
-{
-	struct rv_id *x = ID(listen);
-	struct rdma_cm_event *e;
-	NEED(!x->sync ? EINVAL : 0);
-	if (listen->event) {
-		rdma_ack_cm_event(listen->event);
-		listen->event = NULL;
-	}
-	if (rdma_get_cm_event(listen->channel, &e))
-		return -1;
-	if (e->event != RDMA_CM_EVENT_CONNECT_REQUEST) {
-		int err = e->status ? e->status : EINVAL;
-		rdma_ack_cm_event(e);
-		return FAIL(err < 0 ? -err : err);
-	}
-	struct rdma_cm_id *c = e->id;
-	if (x->has_init) {
-		struct ibv_qp_init_attr a = x->init;
-		if (!a.qp_type)
-			a.qp_type = listen->qp_type;
-		if (rdma_create_qp(c, listen->pd, &a)) {
-			int err = errno;
-			rdma_ack_cm_event(e);
-			rdma_reject(c, NULL, 0);
-			rdma_destroy_id(c);
-			return FAIL(err);
-		}
-	}
-	/* A channel of its own, so that it is synchronous as well. */
-	struct rdma_event_channel *ch = rdma_create_event_channel();
-	if (!ch)
-		return -1;
-	c->channel = ch;
-	ID(c)->sync = 1;
-	c->event = e;
-	*id = c;
-	return 0;
-}
-
-/* The rest. */
-
-PUBLIC struct ibv_context **rdma_get_devices(int *n)
-{
-	struct ibv_context **l = calloc(2, sizeof *l);
-	int err = l ? device(NULL) : ENOMEM;
-	if (err) {
-		free(l);
-		errno = err;
-		return NULL;
-	}
-	l[0] = context;
-	if (n)
-		*n = 1;
-	return l;
-}
-PUBLIC void rdma_free_devices(struct ibv_context **l) { free(l); }
-PUBLIC __be16 rdma_get_src_port(struct rdma_cm_id *id) { return ((struct sockaddr_in *)&id->route.addr.src_addr)->sin_port; }
-PUBLIC __be16 rdma_get_dst_port(struct rdma_cm_id *id) { return ((struct sockaddr_in *)&id->route.addr.dst_addr)->sin_port; }
-PUBLIC int rdma_set_option(struct rdma_cm_id *id, int level, int opt, void *val, size_t len)
-{
-	if (level != RDMA_OPTION_ID)
-		return FAIL(ENOSYS);
-	if (opt == RDMA_OPTION_ID_TOS && len == 1)
-		ID(id)->tos = *(uint8_t *)val;
-	else if (opt == RDMA_OPTION_ID_ACK_TIMEOUT && len == 1)
-		ID(id)->ack_timeout = *(uint8_t *)val;
-	else if (opt != RDMA_OPTION_ID_REUSEADDR && opt != RDMA_OPTION_ID_AFONLY)
-		return FAIL(EINVAL);
-	return 0;
-}
-PUBLIC int rsocket(int domain, int type, int protocol) { return FAIL(EOPNOTSUPP); }
-PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout) { return poll(fds, n, timeout); }
-
-PUBLIC int rdma_getaddrinfo(const char *node, const char *service, const struct rdma_addrinfo *h, struct rdma_addrinfo **res)
-{
-	static const struct rdma_addrinfo none;
-	if (!h)
-		h = &none;
-	int passive = h->ai_flags & RAI_PASSIVE;
-	struct addrinfo hints = {.ai_family = h->ai_flags & RAI_FAMILY ? h->ai_family : 0, .ai_socktype = SOCK_STREAM,
-		.ai_flags = (passive ? AI_PASSIVE : 0) | (h->ai_flags & RAI_NUMERICHOST ? AI_NUMERICHOST : 0)}, *ai = NULL;
-	if (!node && !service && !h->ai_dst_addr && !h->ai_src_addr)
-		return FAIL(EINVAL);
-	if (node || service) {
-		int err = getaddrinfo(node, service, &hints, &ai);
-		if (err)
-			return err == EAI_SYSTEM ? -1 : (errno = EADDRNOTAVAIL, err);
-	}
-	struct rdma_addrinfo *r = calloc(1, sizeof *r);
-	r->ai_flags = h->ai_flags;
-	r->ai_port_space = h->ai_port_space ? h->ai_port_space : h->ai_qp_type == IBV_QPT_UD ? RDMA_PS_UDP : RDMA_PS_TCP;
-	r->ai_qp_type = h->ai_qp_type ? h->ai_qp_type : r->ai_port_space == RDMA_PS_UDP ? IBV_QPT_UD : IBV_QPT_RC;
-	const struct sockaddr *src = h->ai_src_addr, *dst = h->ai_dst_addr;
-	socklen_t slen = h->ai_src_len, dlen = h->ai_dst_len;
-	if (ai && passive)
-		src = ai->ai_addr, slen = ai->ai_addrlen;
-	else if (ai)
-		dst = ai->ai_addr, dlen = ai->ai_addrlen;
-	if (src && slen) {
-		r->ai_src_addr = malloc(slen);
-		memcpy(r->ai_src_addr, src, r->ai_src_len = slen);
-	}
-	if (dst && dlen) {
-		r->ai_dst_addr = malloc(dlen);
-		memcpy(r->ai_dst_addr, dst, r->ai_dst_len = dlen);
-	}
-	r->ai_family = src && slen ? src->sa_family : dst ? dst->sa_family : AF_INET;
-	if (ai)
-		freeaddrinfo(ai);
-	*res = r;
-	return 0;
-}
-PUBLIC void rdma_freeaddrinfo(struct rdma_addrinfo *r)
-{
-	free(r->ai_src_addr);
-	free(r->ai_dst_addr);
-	free(r);
 }

@@ -300,8 +300,22 @@ static void loaded(void)
 	const char *(*name)(struct ibv_device *) = (const char *(*)(struct ibv_device *))dlvsym(lib, "ibv_get_device_name", "IBVERBS_1.1");
 	int n = 0;
 	CHECK(list && name && !strcmp(name(list(&n)[0]), "roce0") && n == 1);
-	CHECK(dlvsym(lib, "ibv_wc_status_str", "IBVERBS_1.1")); /* which is theirs */
+	CHECK(dlvsym(lib, "ibv_copy_qp_attr_from_kern", "IBVERBS_1.0")); /* which is not ours */
 	CHECK(!dlvsym(lib, "ibv_no_such_function", "IBVERBS_1.1"));
+}
+
+/* Rates, as the library converts them. No misuse. */
+int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
+static void rates(void)
+{
+	for (int i = 0; i < 40; i++)
+		printf("%d: %d %d, back %d %d\n", i, ibv_rate_to_mult(i), ibv_rate_to_mbps(i), mult_to_ibv_rate(ibv_rate_to_mult(i)), mbps_to_ibv_rate(ibv_rate_to_mbps(i)));
+	for (int i = -1; i < 30; i++)
+		CHECK(ibv_wc_status_str(i) && ibv_event_type_str(i) && ibv_port_state_str(i) && ibv_node_type_str(i));
+	char b[8];
+	CHECK(ibv_read_sysfs_file("/proc/sys/kernel", "ostype", b, sizeof b) == 5 && !strcmp(b, "Linux"));
+	CHECK(ibv_read_sysfs_file("/proc/sys/kernel", "ostype", b, 4) < 0);
+	CHECK(ibv_read_sysfs_file("/proc", "no_such_file", b, sizeof b) < 0);
 }
 
 static double ns(const struct timespec *from)
@@ -359,7 +373,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*f)(void);
 	} cases[] = {{"unmapped", unmapped}, {"destroyed", destroyed}, {"deregistered", deregistered}, {"overrun", overrun}, {"forks", forks},
-		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"loaded", loaded}, {"cost", cost}};
+		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"loaded", loaded}, {"rates", rates}, {"cost", cost}};
 	alarm(40);
 	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
 		if (argc == 2 && !strcmp(argv[1], cases[i].name)) {
