@@ -199,7 +199,7 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, ErrConfig
 	}
 	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort, Tunnels: true, VXLANPorts: cfg.VXLANPorts, Sliced: true}, index: make(map[key]int32), oldest: -1, newest: -1,
-		sighted: newSightings(firstSets), still: true, seed: maphash.MakeSeed(),
+		sighted: newSightings(firstRing), still: true, seed: maphash.MakeSeed(),
 		others: make(map[frame.Protocol]uint64)}
 	w.seen.Flow = -1
 	return w, nil
@@ -320,11 +320,9 @@ func (w *Watcher) malformed(err error) {
 		// Extended headers are cut off: what the BTH says can be used.
 		s.ICRCUnchecked++
 		w.leave(ICRCBad, ReasonSnaplen, 1)
-		if o := w.fold(s); o != nil {
-			w.copied(o)
-			return
-		}
-		w.judge(s)
+		sum := w.identity()
+		set := w.sighted.setOf(sum)
+		w.single(s, sum, &set)
 		return
 	}
 	s.Invalid++
@@ -358,6 +356,8 @@ func (w *Watcher) packet() {
 	w.seen.Response = op.Class() == bth.Response || op == bth.CNP
 	s.frame(w.now, w.wire)
 	w.repeat = -1
+	sum := w.identity()
+	set := w.sighted.setOf(sum)
 	switch w.f.CheckICRC() {
 	case frame.ICRCBad:
 		w.seen.Class = ClassInvalid
@@ -369,7 +369,12 @@ func (w *Watcher) packet() {
 		s.ICRCUnchecked++
 		w.leave(ICRCBad, ReasonSnaplen, 1)
 	}
-	if o := w.fold(s); o != nil {
+	w.single(s, sum, &set)
+}
+
+// single judges the packet at hand, unless it is a copy of one that was.
+func (w *Watcher) single(s *stream, sum uint64, set *[setSize]place32) {
+	if o := w.fold(s, sum, set); o != nil {
 		w.copied(o)
 		return
 	}

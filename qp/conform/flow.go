@@ -68,10 +68,8 @@ const (
 // stream finds or makes the flow of w.f, and makes it the newest.
 func (w *Watcher) stream() *stream {
 	k := key{unmapped(w.f.Src), unmapped(w.f.Dst), w.f.Packet.DestQP, w.segment(), w.f.Net == frame.GRH}
-	var s *stream
-	if i := w.newest; i >= 0 && w.streams[i].key == k {
-		s = w.streams[i]
-	} else {
+	s := w.sameOrPeer(&k)
+	if s == nil {
 		s = w.open(k)
 	}
 	w.seen.Flow = int(s.id)
@@ -87,6 +85,27 @@ func (w *Watcher) stream() *stream {
 		}
 		w.forget(s)
 	}
+	return s
+}
+
+// sameOrPeer returns the flow k where it is the newest or the other direction of
+// that, as for most packets; else nil.
+func (w *Watcher) sameOrPeer(k *key) *stream {
+	if w.newest < 0 {
+		return nil
+	}
+	s := w.streams[w.newest]
+	if s.key == *k {
+		return s
+	}
+	if s.peer < 0 {
+		return nil
+	}
+	if s = w.streams[s.peer]; s.key != *k {
+		return nil
+	}
+	w.unlink(s.id)
+	w.link(s.id)
 	return s
 }
 

@@ -28,71 +28,86 @@ type sighting struct {
 	twice bool // the copy at the distance of spacing came
 }
 
-// sightings are kept in sets of four, of which the one that came first makes room.
-// Where copies come so late that few would still be there, the table grows.
+// sightings are the newest packets, in a ring: what is written in order waits for no
+// memory. An index finds them by their sum: sets of four places in the ring, of which
+// the oldest makes room. Where copies come so late that few would still be there, both
+// grow.
 type sightings struct {
-	tags []tagSet
-	sets [][setSize]sighting
+	ring  []sighting
+	index [][setSize]place32
+	n     uint32 // how many there were; the next is at ring[n%len(ring)]
 }
 
-// tagSet tells which of a set may be it, so that the set itself, which is rarely in
-// the processor's cache, is not read for a packet that is new.
-type tagSet struct {
-	tag  [setSize]uint16 // 0: none
-	turn uint16          // which is the next to make room
-}
+// place32 is the number of a sighting, modulo 1<<turnBits, and above it a part of its
+// sum, so that the ring is not read for a packet that is new. 0 is none.
+type place32 uint32
 
 const (
-	firstSets = 1 << 12
-	maxSets   = 1 << 15
+	firstRing = 1 << 14
+	maxRing   = 1 << 17
 	setSize   = 4
+	turnBits  = 18 // a number is not taken again before what had it has left the ring
+	turnMask  = 1<<turnBits - 1
 )
 
 func newSightings(n int) sightings {
-	return sightings{make([]tagSet, n), make([][setSize]sighting, n)}
+	return sightings{ring: make([]sighting, n), index: make([][setSize]place32, n/2)}
 }
 
-// slot is where a sighting is, or is to be.
-type slot struct{ set, way int }
+func tagOf(sum uint64) place32 { return (place32(sum>>40) | 1) << turnBits }
 
-// find returns where sum is, or, with false, where it is to be.
-func (t *sightings) find(sum uint64) (slot, bool) {
-	i := int(sum >> 8 & uint64(len(t.tags)-1))
-	g := &t.tags[i]
-	tag := uint16(sum>>48) | 1
-	for j := range g.tag {
-		if g.tag[j] == tag && t.sets[i][j].sum == sum {
-			return slot{i, j}, true
+// setOf returns where the index has sum. To load it takes long: a caller that has
+// something else to do meanwhile does it before find.
+func (t *sightings) setOf(sum uint64) [setSize]place32 {
+	return t.index[int(sum>>8)&(len(t.index)-1)]
+}
+
+// find returns what was seen with sum, or nil; set is setOf(sum).
+func (t *sightings) find(sum uint64, set *[setSize]place32) *sighting {
+	tag := tagOf(sum)
+	for _, p := range set {
+		if p&^turnMask == tag {
+			if e := &t.ring[int(p)&(len(t.ring)-1)]; e.sum == sum {
+				return e
+			}
 		}
 	}
-	return slot{i, int(g.turn) % setSize}, false
+	return nil
 }
 
-func (t *sightings) at(p slot) *sighting { return &t.sets[p.set][p.way] }
+// next returns what makes room for the next.
+func (t *sightings) next() *sighting { return &t.ring[int(t.n)&(len(t.ring)-1)] }
 
-// put stores e where find has found that it is or is to be.
-func (t *sightings) put(p slot, e sighting) {
-	g := &t.tags[p.set]
-	if int(g.turn)%setSize == p.way {
-		g.turn++
+// put stores e as the newest, in place of what was seen with its sum before.
+func (t *sightings) put(e sighting) {
+	g := &t.index[int(e.sum>>8)&(len(t.index)-1)]
+	tag := tagOf(e.sum)
+	way, most := 0, uint32(0)
+	for i, p := range g {
+		if p&^turnMask == tag || p == 0 {
+			way = i
+			break
+		}
+		if age := (t.n - uint32(p)) & turnMask; age > most {
+			way, most = i, age
+		}
 	}
-	g.tag[p.way] = uint16(e.sum>>48) | 1
-	t.sets[p.set][p.way] = e
+	g[way] = tag | place32(t.n&turnMask)
+	*t.next() = e
+	t.n++
 }
 
 // grow makes room for twice as many, up to a limit.
 func (t *sightings) grow() {
-	if len(t.sets) == maxSets {
+	if len(t.ring) == maxRing {
 		return
 	}
 	old := *t
-	*t = newSightings(2 * len(old.sets))
-	for i := range old.sets {
-		for j := range setSize {
-			e := &old.sets[i][(int(old.tags[i].turn)+j)%setSize] // the oldest first
-			if e.sum != 0 {
-				p, _ := t.find(e.sum)
-				t.put(p, *e)
+	*t = newSightings(2 * len(old.ring))
+	for i := range old.ring {
+		if e := &old.ring[(int(old.n)+i)&(len(old.ring)-1)]; e.sum != 0 {
+			if set := old.setOf(e.sum); old.find(e.sum, &set) == e {
+				t.put(*e)
 			}
 		}
 	}
@@ -222,23 +237,18 @@ func (p *place) tells(f *frame.Frame) bool {
 	return f.Net == frame.IPv4 && !p.restarts && (p.varies || f.ID != 0 && p.same < 2)
 }
 
-var none sighting
-
-// fold looks whether the packet at hand, of flow s, was seen before. Where it is a
+// fold looks whether the packet at hand, of flow s, was seen before: sum is its
+// identity, set where that is in the index. Where it is a
 // copy for sure it returns the flow of what it is a copy of, else nil. w.repeat is
 // then, or where it may be a copy, how long ago it was seen; -1 when it was not.
-func (w *Watcher) fold(s *stream) *stream {
+func (w *Watcher) fold(s *stream, sum uint64, set *[setSize]place32) *stream {
 	w.repeat, w.told = -1, true
 	f := &w.f
 	p := &s.place
-	sum, here := w.identity(), w.placeOf()
+	here := w.placeOf()
 	w.beside = p.known && here != p.id
-	at, known := w.sighted.find(sum)
-	e := &none
-	if known {
-		e = w.sighted.at(at)
-		known = w.now-e.at < maxFold && w.now-e.at > -maxFold
-	}
+	e := w.sighted.find(sum, set)
+	known := e != nil && w.now-e.at < maxFold && w.now-e.at > -maxFold
 	if !p.known {
 		p.known, p.id, p.hops = true, here, f.HopLimit
 		p.gap.grain = 1000
@@ -268,7 +278,7 @@ func (w *Watcher) fold(s *stream) *stream {
 		}
 		p.away = 0
 		w.repeat = max(0, w.now-e.at)
-		if late >= len(w.sighted.sets) && w.now >= e.at {
+		if late >= len(w.sighted.ring)/4 && w.now >= e.at {
 			w.sighted.grow()
 		}
 		return s
@@ -299,10 +309,9 @@ func (w *Watcher) fold(s *stream) *stream {
 			p.lastID = f.ID
 		}
 		if here != p.id {
-			if old := w.sighted.at(at); p.away >= 4 && old.sum != 0 && old.at <= w.now && w.now-old.at < maxFold {
+			if old := w.sighted.next(); p.away >= 4 && old.sum != 0 && old.at <= w.now && w.now-old.at < maxFold {
 				// What makes room is young: these may be copies of what had to go.
 				w.sighted.grow()
-				at, _ = w.sighted.find(sum)
 			}
 			if p.away++; p.away > 16 {
 				p.id, p.hops, p.away = here, f.HopLimit, 0
@@ -312,7 +321,7 @@ func (w *Watcher) fold(s *stream) *stream {
 		}
 	}
 	p.gap.pass()
-	w.sighted.put(at, sighting{sum: sum, at: w.now, place: here, flow: s.id, frame: uint32(w.frames), hops: f.HopLimit, away: here != p.id})
+	w.sighted.put(sighting{sum: sum, at: w.now, place: here, flow: s.id, frame: uint32(w.frames), hops: f.HopLimit, away: here != p.id})
 	return nil
 }
 

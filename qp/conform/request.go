@@ -156,41 +156,40 @@ func (s *stream) peerOr(w *Watcher) *stream {
 func (w *Watcher) enter(s *stream, x *exchange, u uint64, payload int) uint64 {
 	p := &w.f.Packet
 	op := p.Opcode
-	e := entry{psn: u, first: w.now, last: w.now, start: w.now, frame: w.frames, op: op, sends: 1, srq: p.XRCETH.SRQ}
+	n := uint64(1)
+	if answered(op) {
+		n = w.enterRead(s, x, u)
+		x.log.room(min(n, 64))
+	}
+	var flags entryFlags
 	if p.AckReq {
-		e.flags |= asked
+		flags |= asked
 	}
 	if !op.First() && !op.Middle() {
-		e.flags |= isEnd
+		flags |= isEnd
 		s.MessagesTx++
-	}
-	if w.full && !w.f.Truncated() && op.Service() != bth.UC {
-		e.flags |= hasContent
-		w.content(&e.content)
-	}
-	prev := x.log.at(u - 1)
-	w.follows(s, x, prev, &e, payload)
-	if op.Operation() == bth.WriteFirst && w.full && int(p.RETH.DMALen) > payload {
-		e.flags |= hasLeft
-		e.left = p.RETH.DMALen - uint32(payload)
 	}
 	// A SEND consumes its receive where it begins, a WRITE with immediate at its
 	// end.
 	if op.Send() && !op.Middle() && !op.Last() || op.Write() && op.Ext()&bth.HasImmDt != 0 {
 		x.took++
 	}
-	e.takes = x.took
-	n := uint64(1)
-	if answered(op) {
-		n = w.enterRead(s, x, u)
-		x.log.room(min(n, 64))
+	e := x.log.slot(u)
+	*e = entry{psn: u, first: w.now, last: w.now, start: w.now, frame: w.frames, op: op, sends: 1, srq: p.XRCETH.SRQ, takes: x.took, flags: flags}
+	if w.full && !w.f.Truncated() && op.Service() != bth.UC {
+		e.flags |= hasContent
+		w.content(&e.content)
 	}
-	*x.log.slot(u) = e
+	w.follows(s, x, x.log.at(u-1), e, payload)
+	if op.Operation() == bth.WriteFirst && w.full && int(p.RETH.DMALen) > payload {
+		e.flags |= hasLeft
+		e.left = p.RETH.DMALen - uint32(payload)
+	}
 	if n > 1 {
 		x.tail(x.newest())
 	}
 	if u >= x.next {
-		x.credit.spend(w, x, &e)
+		x.credit.spend(w, x, e)
 	}
 	return n
 }

@@ -1,5 +1,5 @@
-// Gencap writes a pcap file of RDMA WRITE packets with right ICRCs, to measure
-// readers with:
+// Gencap writes a pcap file of RDMA WRITEs of four connections in turn, each message
+// acknowledged, with right ICRCs, to measure readers with:
 //
 //	go run ./examples/internal/gencap -n 200000 -payload 1024 FILE
 //
@@ -15,6 +15,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
@@ -23,7 +24,7 @@ import (
 )
 
 func main() {
-	n := flag.Int("n", 200_000, "packets")
+	n := flag.Int("n", 200_000, "packets, acknowledgements included")
 	payload := flag.Int("payload", 1024, "payload bytes of each, which is also the path MTU")
 	perMessage := flag.Int("message", 16, "packets of a message")
 	flag.Parse()
@@ -72,26 +73,38 @@ func generate(out io.Writer, n, payload, perMessage int) error {
 			RETH:   reth.Header{VA: 0x7f0000000000, RKey: 0x1234, DMALen: uint32(perMessage * payload)},
 		},
 	}
+	ack := f
+	ack.DstMAC, ack.SrcMAC, ack.Dst, ack.Src = f.SrcMAC, f.DstMAC, f.Src, f.Dst
+	ack.Packet.Opcode = bth.RCAcknowledge
+	ack.Packet.AETH.Syndrome = aeth.AckSyndrome(aeth.NoCredits)
 	var buf []byte
 	at := time.Unix(1_700_000_000, 0)
+	f.Packet.SetPayload(data)
 	for i := range n {
-		p := &f.Packet
-		qp := uint32(i / perMessage % 4)
-		switch i % perMessage {
+		message, place := i/(perMessage+1), i%(perMessage+1) // the last place is the acknowledgement's
+		qp, round := uint32(message%4), message/4            // of its connection
+		out, p := &f, &f.Packet
+		switch place {
 		case 0:
 			p.Opcode = bth.RCWriteFirst
 		case perMessage - 1:
 			p.Opcode = bth.RCWriteLast
+		case perMessage:
+			out, p = &ack, &ack.Packet
+			place-- // it acknowledges the packet before it
+			p.AETH.MSN = uint32(round+1) & psn.Mask
 		default:
 			p.Opcode = bth.RCWriteMiddle
 		}
 		p.AckReq = p.Opcode == bth.RCWriteLast
 		p.DestQP = 0x11 + qp
-		f.SrcPort = frame.SourcePort(frame.FlowLabel(0x77, p.DestQP))
-		p.PSN = psn.PSN(i) & psn.Mask
-		f.ID = uint16(i)
-		p.SetPayload(data)
-		buf = f.AppendTo(buf[:0])
+		if out == &ack {
+			p.DestQP = 0x77 + qp
+		}
+		out.SrcPort = frame.SourcePort(frame.FlowLabel(0x77+qp, 0x11+qp))
+		p.PSN = psn.PSN(round*perMessage+place) & psn.Mask
+		out.ID = uint16(i)
+		buf = out.AppendTo(buf[:0])
 		if err := w.Write(at, buf); err != nil {
 			return err
 		}
