@@ -368,8 +368,8 @@ static int poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 static int req_notify_cq(struct ibv_cq *ibcq, int solicited)
 {
 	struct rv_cq *cq = (void *)ibcq;
-	if (cq->magic != ALIVE)
-		return EINVAL;
+	if (WRONG_CQ(cq) || cq->notify < 0)
+		return EINVAL; /* without a channel one would wait in vain */
 	uint32_t want = solicited ? 1 : 2;
 	if (rv_load(&cq->armed) < want)
 		rv_store(&cq->armed, want);

@@ -283,10 +283,10 @@ PUBLIC int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
 		.device_cap_flags = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD |
 			IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_XRC | IBV_DEVICE_MEM_MGT_EXTENSIONS |
 			IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_SYS_IMAGE_GUID,
-		.max_sge = RV_MAX_SGE, .max_sge_rd = RV_MAX_SGE, .max_cq = 1 << 14, .max_cqe = RV_MAX_CQE,
-		.max_mr = RV_MAX_MR / 2, .max_pd = 1 << 14, .max_qp_rd_atom = RV_MAX_RD, .max_res_rd_atom = RV_MAX_RD * (RV_MAX_QP - 32),
+		.max_sge = RV_MAX_SGE, .max_sge_rd = RV_MAX_SGE, .max_cq = RV_MAX_CQ, .max_cqe = RV_MAX_CQE,
+		.max_mr = RV_MAX_MR / 2, .max_pd = RV_MAX_PD, .max_qp_rd_atom = RV_MAX_RD, .max_res_rd_atom = RV_MAX_RD * (RV_MAX_QP - 32),
 		.max_qp_init_rd_atom = RV_MAX_RD, .atomic_cap = IBV_ATOMIC_HCA, .max_mw = RV_MAX_MR / 2,
-		.max_mcast_grp = 256, .max_mcast_qp_attach = 64, .max_total_mcast_qp_attach = 1024, .max_ah = 1 << 14,
+		.max_mcast_grp = 256, .max_mcast_qp_attach = 64, .max_total_mcast_qp_attach = 1024, .max_ah = RV_MAX_AH,
 		.max_srq = RV_MAX_SRQ, .max_srq_wr = RV_MAX_WR, .max_srq_sge = RV_MAX_SGE, .max_pkeys = 1,
 		.local_ca_ack_delay = 15, .phys_port_cnt = 1};
 	strcpy(a->fw_ver, "0.1");

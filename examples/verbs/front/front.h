@@ -21,7 +21,10 @@ enum {
 	RV_MAX_SGE = 32,
 	RV_MAX_INLINE = 1024,
 	RV_MAX_CQE = 1 << 20,
-	RV_MAX_MR = 1 << 16,
+	RV_MAX_MR = 1 << 16, /* regions and windows */
+	RV_MAX_PD = 1 << 14,
+	RV_MAX_CQ = 1 << 14,
+	RV_MAX_AH = 1 << 14,
 	RV_MAX_RD = 128,
 	RV_BELLS = 4096, /* queues: at most two a QP, one a SRQ */
 };

@@ -9,15 +9,16 @@
 
 /* Protection domains, thread domains, XRC domains. */
 
-static uint32_t pds;
+static uint32_t last_pd, pds, mrs, mws, ahs;
 
 PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *c)
 {
-	struct rv_pd *p = rv_live() ? calloc(1, sizeof *p) : NULL;
+	int err = rv_live() ? rv_count(&pds, RV_MAX_PD) : EIO;
+	struct rv_pd *p = err ? NULL : calloc(1, sizeof *p);
 	if (!p)
-		return FAIL(rv_live() ? ENOMEM : EIO);
-	p->pd.context = c;
-	p->pd.handle = rv_add(&pds, 1);
+		return FAIL(err ? err : ENOMEM);
+	p->pd.context = p->context = c;
+	p->pd.handle = p->number = rv_add(&last_pd, 1);
 	p->magic = ALIVE;
 	rv_add(&ctx_of(c)->refs, 1);
 	return &p->pd;
@@ -25,11 +26,13 @@ PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *c)
 PUBLIC int ibv_dealloc_pd(struct ibv_pd *pd)
 {
 	struct rv_pd *p = (void *)pd;
-	if (p->magic != ALIVE)
-		return EINVAL;
-	if (rv_load(&p->refs))
-		return EBUSY;
+	int err = WRONG_PD(p);
+	if (!err && rv_load(&p->refs))
+		err = EBUSY;
+	if (err)
+		return FAILS(err);
 	p->magic = 0;
+	rv_add(&pds, -1);
 	if (p->parent)
 		rv_add(&p->parent->refs, -1);
 	if (p->td)
@@ -69,13 +72,13 @@ static struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_pare
 		return NULL;
 	struct rv_pd *p = (void *)pd;
 	p->parent = (void *)a->pd;
-	p->pd.handle = a->pd->handle;
+	p->pd.handle = p->number = p->parent->number;
 	if (a->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) {
 		p->alloc = a->alloc;
 		p->free = a->free;
 	}
 	if (a->comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
-		p->context = a->pd_context;
+		p->alloc_context = a->pd_context;
 	rv_add(&p->parent->refs, 1);
 	if ((p->td = (void *)a->td))
 		rv_add(&p->td->refs, 1);
@@ -85,7 +88,7 @@ static struct ibv_pd *alloc_parent_domain(struct ibv_context *c, struct ibv_pare
 void *rv_pd_alloc(struct rv_pd **pd, size_t n)
 {
 	if (*pd && (*pd)->alloc) {
-		void *p = (*pd)->alloc(&(*pd)->pd, (*pd)->context, n, sysconf(_SC_PAGESIZE), 0);
+		void *p = (*pd)->alloc(&(*pd)->pd, (*pd)->alloc_context, n, sysconf(_SC_PAGESIZE), 0);
 		if (p != IBV_ALLOCATOR_USE_DEFAULT)
 			return p ? memset(p, 0, n) : NULL;
 	}
@@ -95,7 +98,7 @@ void *rv_pd_alloc(struct rv_pd **pd, size_t n)
 void rv_pd_free(struct rv_pd *pd, void *p)
 {
 	if (p && pd)
-		pd->free(&pd->pd, pd->context, p, 0);
+		pd->free(&pd->pd, pd->alloc_context, p, 0);
 	else
 		free(p);
 }
@@ -210,19 +213,24 @@ static int mapped(void *addr, size_t len)
 PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)
 {
 	struct rv_pd *p = (void *)pd;
-	int err = p->magic != ALIVE ? EINVAL : access_error(access);
+	int err = WRONG_PD(p);
+	if (!err)
+		err = access_error(access);
 	if (!err && len == 0)
 		err = EINVAL;
 	if (!err && !mapped(addr, len))
 		err = EFAULT;
+	if (!err)
+		err = rv_count(&mrs, RV_MAX_MR / 2);
 	struct rv_mr *m = err ? NULL : calloc(1, sizeof *m);
 	if (!m)
 		return FAIL(err ? err : ENOMEM);
 	m->mr = (struct ibv_mr){.context = pd->context, .pd = pd, .addr = addr, .length = len};
 	m->access = access;
 	m->iova = iova;
-	struct rv_cmd c = {.op = RV_REG_MR, .obj = addr, .addr = iova, .len = len, .pd = pd->handle, .access = access};
+	struct rv_cmd c = {.op = RV_REG_MR, .obj = addr, .addr = iova, .len = len, .pd = p->number, .access = access};
 	if ((err = rv_command(&c))) {
+		rv_add(&mrs, -1);
 		free(m);
 		return FAIL(err);
 	}
@@ -246,13 +254,14 @@ PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t off, size_t 
 PUBLIC int ibv_dereg_mr(struct ibv_mr *mr)
 {
 	struct rv_mr *m = (void *)mr;
-	if (m->magic != ALIVE)
-		return EINVAL;
 	struct rv_cmd c = {.op = RV_DEREG_MR, .key = mr->lkey};
-	int err = rv_command(&c);
+	int err = WRONG_MR(m);
+	if (!err)
+		err = rv_command(&c);
 	if (err && err != ENODEV)
-		return err;
+		return FAILS(err);
 	m->magic = 0;
+	rv_add(&mrs, -1);
 	rv_add(&((struct rv_pd *)mr->pd)->refs, -1);
 	rv_bury(m);
 	return 0;
@@ -260,18 +269,21 @@ PUBLIC int ibv_dereg_mr(struct ibv_mr *mr)
 PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t len, int access)
 {
 	struct rv_mr *m = (void *)mr;
-	int err = m->magic != ALIVE || flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || !flags ? EINVAL : 0;
-	if (!err && flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!len || !addr))
-		err = EINVAL;
-	if (!err && flags & IBV_REREG_MR_CHANGE_PD && !pd)
-		err = EINVAL;
+	int err = flags & ~IBV_REREG_MR_FLAGS_SUPPORTED || !flags || (flags & IBV_REREG_MR_CHANGE_TRANSLATION && (!len || !addr)) ||
+		(flags & IBV_REREG_MR_CHANGE_PD && !pd) ? EINVAL : WRONG_MR(m);
+	if (err) {
+		errno = err;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	if (flags & IBV_REREG_MR_CHANGE_PD)
+		err = WRONG_PD((struct rv_pd *)pd);
 	if (!err && flags & IBV_REREG_MR_CHANGE_ACCESS)
 		err = access_error(access);
 	if (!err && flags & IBV_REREG_MR_CHANGE_TRANSLATION && !mapped(addr, len))
 		err = EFAULT;
-	if (err) {
+	if (err) { /* which the kernel would find */
 		errno = err;
-		return IBV_REREG_MR_ERR_INPUT;
+		return IBV_REREG_MR_ERR_CMD;
 	}
 	struct ibv_mr to = *mr;
 	uint64_t iova = m->iova;
@@ -283,7 +295,7 @@ PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
 		to.length = len;
 		iova = (uintptr_t)addr;
 	}
-	struct rv_cmd c = {.op = RV_REG_MR, .obj = to.addr, .addr = iova, .len = to.length, .pd = to.pd->handle, .access = rights, .key = mr->lkey, .mask = 1};
+	struct rv_cmd c = {.op = RV_REG_MR, .obj = to.addr, .addr = iova, .len = to.length, .pd = ((struct rv_pd *)to.pd)->number, .access = rights, .key = mr->lkey, .mask = 1};
 	if ((err = rv_command(&c))) {
 		errno = err;
 		return IBV_REREG_MR_ERR_CMD;
@@ -300,15 +312,19 @@ PUBLIC int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
 struct ibv_mw *rv_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
 	struct rv_pd *p = (void *)pd;
-	if (p->magic != ALIVE || (type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2))
-		return FAIL(EINVAL);
+	int err = type != IBV_MW_TYPE_1 && type != IBV_MW_TYPE_2 ? EINVAL : WRONG_PD(p);
+	if (!err)
+		err = rv_count(&mws, RV_MAX_MR / 2);
+	if (err)
+		return FAIL(err);
 	struct rv_mw *w = calloc(1, sizeof *w);
-	struct rv_cmd c = {.op = RV_ALLOC_MW, .pd = pd->handle, .mask = type};
-	int err = w ? rv_command(&c) : ENOMEM;
-	if (err) {
+	struct rv_cmd c = {.op = RV_ALLOC_MW, .pd = p->number, .mask = type};
+	if ((err = w ? rv_command(&c) : ENOMEM)) {
+		rv_add(&mws, -1);
 		free(w);
 		return FAIL(err);
 	}
+	w->number = c.key;
 	w->mw = (struct ibv_mw){.context = pd->context, .pd = pd, .rkey = c.key, .handle = c.key, .type = type};
 	w->magic = ALIVE;
 	rv_add(&p->refs, 1);
@@ -317,13 +333,14 @@ struct ibv_mw *rv_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 int rv_dealloc_mw(struct ibv_mw *mw)
 {
 	struct rv_mw *w = (void *)mw;
-	if (w->magic != ALIVE)
-		return EINVAL;
-	struct rv_cmd c = {.op = RV_DEALLOC_MW, .key = mw->handle};
-	int err = rv_command(&c);
+	struct rv_cmd c = {.op = RV_DEALLOC_MW, .key = w->number};
+	int err = WRONG_MW(w);
+	if (!err)
+		err = rv_command(&c);
 	if (err && err != ENODEV)
-		return err;
+		return FAILS(err);
 	w->magic = 0;
+	rv_add(&mws, -1);
 	rv_add(&((struct rv_pd *)mw->pd)->refs, -1);
 	rv_bury(w);
 	return 0;
@@ -334,16 +351,20 @@ int rv_dealloc_mw(struct ibv_mw *mw)
 PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *a)
 {
 	struct rv_pd *p = (void *)pd;
-	if (p->magic != ALIVE || !a->is_global || a->port_num != 1)
-		return FAIL(EINVAL);
+	int err = !a->is_global || a->port_num != 1 ? EINVAL : WRONG_PD(p);
+	if (!err)
+		err = rv_count(&ahs, RV_MAX_AH);
+	if (err)
+		return FAIL(err);
 	struct rv_ah *h = calloc(1, sizeof *h);
 	struct rv_cmd c = {.op = RV_CREATE_AH, .attr = a};
-	int err = h ? rv_command(&c) : ENOMEM;
-	if (err) {
+	if ((err = h ? rv_command(&c) : ENOMEM)) {
+		rv_add(&ahs, -1);
 		free(h);
 		return FAIL(err);
 	}
 	h->ah = (struct ibv_ah){pd->context, pd, c.key};
+	h->number = c.key;
 	h->magic = ALIVE;
 	rv_add(&p->refs, 1);
 	return &h->ah;
@@ -351,11 +372,13 @@ PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *a)
 PUBLIC int ibv_destroy_ah(struct ibv_ah *ah)
 {
 	struct rv_ah *h = (void *)ah;
-	if (h->magic != ALIVE)
-		return EINVAL;
-	struct rv_cmd c = {.op = RV_DESTROY_AH, .key = ah->handle};
+	int err = WRONG_AH(h);
+	if (err)
+		return FAILS(err);
+	struct rv_cmd c = {.op = RV_DESTROY_AH, .key = h->number};
 	rv_command(&c);
 	h->magic = 0;
+	rv_add(&ahs, -1);
 	rv_add(&((struct rv_pd *)ah->pd)->refs, -1);
 	rv_bury(h);
 	return 0;

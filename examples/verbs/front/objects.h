@@ -22,12 +22,14 @@ struct rv_ctx {
 struct rv_pd {
 	struct ibv_pd pd;
 	uint32_t magic, refs;
+	uint32_t number;	     /* of the domain; pd.handle is the program's to spoil */
+	struct ibv_context *context; /* that it is of */
 	struct rv_pd *parent; /* of a parent domain */
 	struct rv_td *td;
 	/* A parent domain's own memory for rings. */
 	void *(*alloc)(struct ibv_pd *pd, void *context, size_t size, size_t align, uint64_t type);
 	void (*free)(struct ibv_pd *pd, void *context, void *p, uint64_t type);
-	void *context;
+	void *alloc_context;
 };
 
 struct rv_td {
@@ -44,12 +46,12 @@ struct rv_mr {
 
 struct rv_mw {
 	struct ibv_mw mw;
-	uint32_t magic;
+	uint32_t magic, number;
 };
 
 struct rv_ah {
 	struct ibv_ah ah;
-	uint32_t magic;
+	uint32_t magic, number;
 };
 
 struct rv_xrcd {
@@ -65,6 +67,29 @@ struct rv_channel {
 
 /* A call that returns an object, and fails. */
 #define FAIL(e) (errno = (e), NULL)
+
+/* What is wrong with an object: EINVAL for one that was destroyed, ENOENT for one whose
+ * handle is not its own any more, 0 for none. */
+#define WRONG(x, own) ((x)->magic != ALIVE ? EINVAL : !(own) ? ENOENT : 0)
+#define WRONG_PD(p) WRONG(p, (p)->pd.handle == (p)->number && (p)->pd.context == (p)->context)
+#define WRONG_MR(m) WRONG(m, (m)->mr.handle == (m)->mr.lkey)
+#define WRONG_MW(w) WRONG(w, (w)->mw.handle == (w)->number)
+#define WRONG_AH(h) WRONG(h, (h)->ah.handle == (h)->number)
+#define WRONG_CQ(q) WRONG(q, (q)->cq.handle == (uint32_t)(q)->handle)
+#define WRONG_SRQ(s) WRONG(s, (s)->srq.handle == (s)->number)
+#define WRONG_QP(q) WRONG(q, (q)->qp.handle == (q)->qp.qp_num)
+
+/* A call that returns an errno, and fails. */
+#define FAILS(e) (errno = (e))
+
+/* rv_count counts one more of what there may be max of, or returns ENOMEM. */
+static inline int rv_count(uint32_t *n, uint32_t max)
+{
+	if (rv_add(n, 1) <= max)
+		return 0;
+	rv_add(n, -1);
+	return ENOMEM;
+}
 
 #define ctx_of(c) ((struct rv_ctx *)((char *)(c)-offsetof(struct rv_ctx, v.context)))
 

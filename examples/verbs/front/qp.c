@@ -49,7 +49,7 @@ struct ibv_qp *rv_create_qp(struct ibv_context *c, struct ibv_qp_init_attr_ex *a
 	case IBV_QPT_UC:
 	case IBV_QPT_UD:
 	case IBV_QPT_XRC_SEND:
-		if (!pd || pd->magic != ALIVE)
+		if (!pd || WRONG_PD(pd))
 			return FAIL(EINVAL);
 		break;
 	case IBV_QPT_XRC_RECV:
@@ -62,7 +62,7 @@ struct ibv_qp *rv_create_qp(struct ibv_context *c, struct ibv_qp_init_attr_ex *a
 	int receives = !target && a->qp_type != IBV_QPT_XRC_SEND;
 	struct rv_cq *scq = target ? NULL : (void *)a->send_cq, *rcq = receives ? (void *)a->recv_cq : NULL;
 	struct rv_srq *srq = receives ? (void *)a->srq : NULL;
-	if ((!target && (!scq || scq->magic != ALIVE)) || (receives && (!rcq || rcq->magic != ALIVE)) || (srq && (srq->magic != ALIVE || a->qp_type == IBV_QPT_UC)))
+	if ((!target && (!scq || WRONG_CQ(scq))) || (receives && (!rcq || WRONG_CQ(rcq))) || (srq && (WRONG_SRQ(srq) || a->qp_type == IBV_QPT_UC)))
 		return FAIL(EINVAL);
 	int err = caps(&a->cap, !target, receives && !srq);
 	struct rv_qp *qp = err ? NULL : calloc(1, sizeof *qp);
@@ -79,7 +79,7 @@ struct ibv_qp *rv_create_qp(struct ibv_context *c, struct ibv_qp_init_attr_ex *a
 	pthread_cond_init(&qp->qp.cond, NULL);
 	qp->scq = scq, qp->rcq = rcq, qp->srq = srq, qp->xrcd = xrcd;
 	qp->receives = srq ? &srq->rq : receives ? &qp->rq : NULL;
-	qp->pd = pd ? pd->pd.handle : 0;
+	qp->pd = pd ? pd->number : 0;
 	qp->xrcdn = xrcd ? xrcd->number : 0;
 	qp->cap = a->cap;
 	qp->sq_sig_all = a->sq_sig_all;
@@ -117,12 +117,12 @@ PUBLIC struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) { return ((struct rv
 PUBLIC int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *a, int mask)
 {
 	struct rv_qp *qp = (void *)ibqp;
-	if (qp->magic != ALIVE)
-		return EINVAL;
 	struct rv_cmd c = {.op = RV_MODIFY_QP, .obj = qp, .attr = a, .mask = mask};
-	int err = rv_command(&c);
+	int err = WRONG_QP(qp);
+	if (!err)
+		err = rv_command(&c);
 	if (err)
-		return err;
+		return FAILS(err);
 	if (mask & IBV_QP_STATE)
 		ibqp->state = a->qp_state;
 	if (mask & IBV_QP_STATE && a->qp_state == IBV_QPS_RESET) {
@@ -144,13 +144,13 @@ PUBLIC int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *a, int mask)
 PUBLIC int ibv_query_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *a, int mask, struct ibv_qp_init_attr *init)
 {
 	struct rv_qp *qp = (void *)ibqp;
-	if (qp->magic != ALIVE)
-		return EINVAL;
+	int err = WRONG_QP(qp);
+	if (err)
+		return FAILS(err);
 	memset(a, 0, sizeof *a);
 	struct rv_cmd c = {.op = RV_QUERY_QP, .obj = qp, .attr = a};
-	int err = rv_command(&c);
-	if (err)
-		return err;
+	if ((err = rv_command(&c)))
+		return FAILS(err);
 	a->cap = qp->cap;
 	a->cur_qp_state = a->qp_state;
 	ibqp->state = a->qp_state;
@@ -176,15 +176,16 @@ static void linger(void)
 PUBLIC int ibv_destroy_qp(struct ibv_qp *ibqp)
 {
 	struct rv_qp *qp = (void *)ibqp;
-	if (qp->magic != ALIVE)
-		return EINVAL;
-	if (rv_load(&qp->groups))
-		return EBUSY;
+	int err = WRONG_QP(qp);
+	if (!err && rv_load(&qp->groups))
+		err = EBUSY;
+	if (err)
+		return FAILS(err);
 	linger();
 	struct rv_cmd c = {.op = RV_DESTROY_QP, .obj = qp};
-	int err = rv_command(&c);
+	err = rv_command(&c);
 	if (err && err != ENODEV)
-		return err;
+		return FAILS(err);
 	rv_unhandle(qp->handle);
 	rv_await(&ibqp->mutex, &ibqp->cond, &ibqp->events_completed, &qp->async_got);
 	qp->magic = 0;

@@ -29,13 +29,16 @@ PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
 	return 0;
 }
 
+static uint32_t cqs;
+
 static struct rv_cq *create_cq(struct ibv_context *c, struct rv_pd *pd, uint32_t cqe, void *context, struct ibv_comp_channel *ch, int vector)
 {
 	if (cqe < 1 || cqe > RV_MAX_CQE || vector < 0 || vector >= c->num_comp_vectors)
 		return FAIL(EINVAL);
 	if (!rv_live())
 		return FAIL(EIO);
-	struct rv_cq *q = calloc(1, sizeof *q);
+	int err = rv_count(&cqs, RV_MAX_CQ);
+	struct rv_cq *q = err ? NULL : calloc(1, sizeof *q);
 	if (!q)
 		return FAIL(ENOMEM);
 	q->size = 1;
@@ -47,6 +50,7 @@ static struct rv_cq *create_cq(struct ibv_context *c, struct rv_pd *pd, uint32_t
 	q->handle = q->ring ? rv_handle(q) : 0;
 	if (!q->handle) {
 		rv_pd_free(q->owner, q->ring);
+		rv_add(&cqs, -1);
 		free(q);
 		return FAIL(ENOMEM);
 	}
@@ -86,8 +90,9 @@ static struct ibv_cq_ex *create_cq_ex(struct ibv_context *c, struct ibv_cq_init_
 PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 {
 	struct rv_cq *q = (void *)cq;
-	if (q->magic != ALIVE || cqe < 1 || cqe > RV_MAX_CQE)
-		return EINVAL;
+	int err = cqe < 1 || cqe > RV_MAX_CQE ? EINVAL : WRONG_CQ(q);
+	if (err)
+		return FAILS(err);
 	struct rv_cq to = {.size = 1, .depth = cqe, .owner = q->pd};
 	while (to.size < to.depth)
 		to.size *= 2;
@@ -97,7 +102,7 @@ PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	pthread_mutex_lock(&q->lock);
 	/* The engine moves what waits into the other ring, and the rings change places. */
 	struct rv_cmd c = {.op = RV_RESIZE_CQ, .obj = q, .attr = &to};
-	int err = rv_command(&c);
+	err = rv_command(&c);
 	if (!err) {
 		struct rv_pd *owner = q->owner;
 		q->owner = to.owner;
@@ -122,14 +127,16 @@ void rv_await(pthread_mutex_t *m, pthread_cond_t *c, uint32_t *done, uint32_t *g
 PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	struct rv_cq *q = (void *)cq;
-	if (q->magic != ALIVE)
-		return EINVAL;
-	if (rv_load(&q->refs))
-		return EBUSY;
+	int err = WRONG_CQ(q);
+	if (!err && rv_load(&q->refs))
+		err = EBUSY;
+	if (err)
+		return FAILS(err);
 	rv_unhandle(q->handle);
 	rv_await(&cq->mutex, &cq->cond, &cq->comp_events_completed, &q->comp_got);
 	rv_await(&cq->mutex, &cq->cond, &cq->async_events_completed, &q->async_got);
 	q->magic = 0;
+	rv_add(&cqs, -1);
 	if (cq->channel)
 		rv_add(&cq->channel->refcnt, -1);
 	rv_add(&ctx_of(cq->context)->refs, -1);
@@ -241,6 +248,9 @@ static struct ibv_srq *create_srq_ex(struct ibv_context *c, struct ibv_srq_init_
 		return FAIL(EOPNOTSUPP);
 	if (!(a->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !a->pd || (type == IBV_SRQT_XRC && (!(a->comp_mask & IBV_SRQ_INIT_ATTR_XRCD) || !(a->comp_mask & IBV_SRQ_INIT_ATTR_CQ))))
 		return FAIL(EINVAL);
+	int err = WRONG_PD((struct rv_pd *)a->pd);
+	if (err)
+		return FAIL(err);
 	if (a->attr.max_wr < 1 || a->attr.max_wr > RV_MAX_WR || a->attr.max_sge > RV_MAX_SGE)
 		return FAIL(EINVAL);
 	struct rv_srq *s = calloc(1, sizeof *s);
@@ -249,7 +259,7 @@ static struct ibv_srq *create_srq_ex(struct ibv_context *c, struct ibv_srq_init_
 	s->rq.bell = -1;
 	if (!a->attr.max_sge)
 		a->attr.max_sge = 1;
-	int err = rv_queue_init(&s->rq, (void *)a->pd, a->attr.max_wr, a->attr.max_sge, 0, 0);
+	err = rv_queue_init(&s->rq, (void *)a->pd, a->attr.max_wr, a->attr.max_sge, 0, 0);
 	if (err) {
 		free(s);
 		return FAIL(err);
@@ -257,7 +267,7 @@ static struct ibv_srq *create_srq_ex(struct ibv_context *c, struct ibv_srq_init_
 	s->srq.context = c;
 	s->srq.srq_context = a->srq_context;
 	s->srq.pd = a->pd;
-	s->pd = a->pd->handle;
+	s->pd = ((struct rv_pd *)a->pd)->number;
 	s->async = ctx_of(c)->async[1];
 	s->handle = rv_handle(s);
 	if (type == IBV_SRQT_XRC) {
@@ -267,7 +277,7 @@ static struct ibv_srq *create_srq_ex(struct ibv_context *c, struct ibv_srq_init_
 	}
 	pthread_mutex_init(&s->srq.mutex, NULL);
 	pthread_cond_init(&s->srq.cond, NULL);
-	struct rv_cmd cmd = {.op = RV_CREATE_SRQ, .obj = s, .pd = a->pd->handle};
+	struct rv_cmd cmd = {.op = RV_CREATE_SRQ, .obj = s};
 	if ((err = rv_command(&cmd))) {
 		rv_unhandle(s->handle);
 		rv_queue_free(&s->rq);
@@ -286,8 +296,6 @@ static struct ibv_srq *create_srq_ex(struct ibv_context *c, struct ibv_srq_init_
 PUBLIC struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *a)
 {
 	struct ibv_srq_init_attr_ex x = {.srq_context = a->srq_context, .attr = a->attr, .comp_mask = IBV_SRQ_INIT_ATTR_PD, .pd = pd};
-	if (((struct rv_pd *)pd)->magic != ALIVE)
-		return FAIL(EINVAL);
 	struct ibv_srq *s = create_srq_ex(pd->context, &x);
 	if (s)
 		a->attr = x.attr;
@@ -296,8 +304,8 @@ PUBLIC struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_att
 PUBLIC int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *a, int mask)
 {
 	struct rv_srq *s = (void *)srq;
-	if (s->magic != ALIVE || mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
-		return EINVAL;
+	if (WRONG_SRQ(s) || mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT))
+		return FAILS(EINVAL);
 	if (mask & IBV_SRQ_MAX_WR)
 		return EOPNOTSUPP;
 	if (mask & IBV_SRQ_LIMIT) {
@@ -311,8 +319,8 @@ PUBLIC int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *a, int mask)
 PUBLIC int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *a)
 {
 	struct rv_srq *s = (void *)srq;
-	if (s->magic != ALIVE)
-		return EINVAL;
+	if (WRONG_SRQ(s))
+		return FAILS(EINVAL);
 	*a = (struct ibv_srq_attr){s->rq.max, s->rq.max_sge, rv_load(&s->limit)};
 	return 0;
 }
@@ -327,14 +335,12 @@ static int get_srq_num(struct ibv_srq *srq, uint32_t *n)
 PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 {
 	struct rv_srq *s = (void *)srq;
-	if (s->magic != ALIVE)
-		return EINVAL;
-	if (rv_load(&s->refs))
-		return EBUSY;
 	struct rv_cmd c = {.op = RV_DESTROY_SRQ, .obj = s};
-	int err = rv_command(&c);
+	int err = WRONG_SRQ(s);
+	if (!err)
+		err = rv_load(&s->refs) ? EBUSY : rv_command(&c);
 	if (err && err != ENODEV)
-		return err;
+		return FAILS(err);
 	rv_unhandle(s->handle);
 	rv_await(&srq->mutex, &srq->cond, &srq->events_completed, &s->async_got);
 	s->magic = 0;

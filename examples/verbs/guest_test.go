@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/roce-go/roce/examples/internal/guest"
+	"github.com/stretchr/testify/require"
+)
+
+// boot boots the guest of examples/softrnic with the kernel's driver, and returns it and
+// the ends of its segment.
+func boot(t *testing.T, args ...string) (*guest.Guest, ends) {
+	if os.Getenv("ROCE_GUEST") == "" {
+		t.Skip("set ROCE_GUEST=1 to try the kernel's driver in QEMU")
+	}
+	udp := func() int {
+		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		require.NoError(t, err)
+		defer c.Close()
+		return c.LocalAddr().(*net.UDPAddr).Port
+	}
+	there, here := udp(), udp()
+	t.Chdir("../..") // where Boot looks for the guest's scripts
+	g := guest.Boot(t, "", there, here, args...)
+	t.Chdir("examples/verbs")
+	t.Cleanup(g.Close)
+	env := []string{fmt.Sprintf("ROCE_SEGMENT=127.0.0.1:%d,127.0.0.1:%d", here, there)}
+	return g, ends{"192.0.2.1", "192.0.2.1", env, env}
+}
+
+// sh runs a shell command in the guest, and returns what it printed.
+func sh(t *testing.T, g *guest.Guest, line string) string {
+	t.Helper()
+	a := g.Do(t, "sh ms=60000 -- %s", line)
+	require.Equal(t, "0", a.Words["status"], "%s\n%s", line, a.Words["out"])
+	return a.Words["out"]
+}
+
+// Programs on our queue pairs against the same ones on the kernel's driver, in both roles:
+// what meets over TCP, and over RDMA-CM.
+func TestGuest(t *testing.T) {
+	tcp := freePort(t)
+	g, on := boot(t, "--tcp", fmt.Sprintf("%d:18515", tcp))
+	for _, line := range []string{"ibv_rc_pingpong -c -n 200 -g", "ibv_uc_pingpong -n 50 -g", "ibv_ud_pingpong -n 50 -g", "ibv_srq_pingpong -c -n 100 -g",
+		"ib_send_bw -F -n 100 -x", "ib_write_bw -F -n 100 -s 65536 -x", "ib_write_lat -F -n 50 -x", "ib_read_bw -F -n 100 -x", "ib_read_lat -F -n 50 -x",
+		"ib_atomic_bw -F -n 50 -x", "ib_send_lat -F -c UD -n 50 -x"} {
+		name := strings.Fields(line)[0]
+		dev := " -d rxe0 "
+		t.Run(line+" server there", func(t *testing.T) {
+			need(t, name)
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			job := g.Do(t, "bg -- %s 1 %s -p 18515", line, dev).Num("job")
+			var out []byte
+			var err error
+			for range 25 { // until it listens
+				args := append(strings.Fields(line), "0", "-p", fmt.Sprint(tcp), "127.0.0.1")
+				if out, err = command(ctx, on.client, on.cenv, args...).CombinedOutput(); err == nil {
+					break
+				}
+				time.Sleep(200 * time.Millisecond)
+			}
+			a := g.Do(t, "wait job=%d ms=10000 kill=9", job)
+			require.NoError(t, err, "%s\nthere: %s", out, a.Words["out"])
+			require.Equal(t, "0", a.Words["status"], a.Words["out"])
+		})
+		t.Run(line+" client there", func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			port := freePort(t)
+			s := command(ctx, on.server, on.senv, append(strings.Fields(line), "0", "-p", fmt.Sprint(port))...)
+			require.NoError(t, s.Start())
+			for begin := time.Now(); !listens(port) && time.Since(begin) < limit/2; {
+				time.Sleep(20 * time.Millisecond)
+			}
+			out := sh(t, g, fmt.Sprintf("%s 1 %s -p %d 10.0.2.2", line, dev, port))
+			require.NoError(t, s.Wait(), out)
+		})
+	}
+	t.Run("rping", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		job := g.Do(t, "bg -- rping -s -a 192.0.2.2 -C 5").Num("job")
+		time.Sleep(time.Second)
+		out, err := command(ctx, on.client, on.cenv, "rping", "-c", "-a", "192.0.2.2", "-C", "5", "-v", "-V").CombinedOutput()
+		g.Do(t, "wait job=%d ms=5000 kill=9", job)
+		require.NoError(t, err, string(out))
+		require.Contains(t, string(out), "rdma-ping-4")
+		s := command(ctx, on.server, on.senv, "rping", "-s", "-a", "192.0.2.1", "-C", "5")
+		require.NoError(t, s.Start())
+		time.Sleep(time.Second)
+		require.Contains(t, sh(t, g, "rping -c -a 192.0.2.1 -C 5 -v -V"), "rdma-ping-4")
+		_ = s.Wait()
+	})
+}
+
+// What our queue pairs cost beside the kernel's driver: the same programs in one guest,
+// two processes each, on one processor. It measures, and asserts that there is a result.
+func TestGuestCosts(t *testing.T) {
+	if os.Getenv("ROCE_GUEST") == "" {
+		t.Skip("set ROCE_GUEST=1")
+	}
+	cache := os.Getenv("ROCE_INTEROP_CACHE")
+	if cache == "" {
+		dir, err := os.UserCacheDir()
+		require.NoError(t, err)
+		cache = filepath.Join(dir, "roce-interop")
+	}
+	// A second archive behind the guest's own, with the two libraries.
+	dir := t.TempDir()
+	initrd := filepath.Join(dir, "initrd.gz")
+	out, err := exec.Command("sh", "-ec", `cd "$1"; mkdir roce; cp "$2"/*.so roce; (cat "$3/initrd.gz"; find roce | cpio -o -H newc | gzip -1) >"$4"`,
+		"sh", dir, build, cache, initrd).CombinedOutput()
+	require.NoError(t, err, string(out))
+	g, _ := boot(t, "--", "-initrd", initrd)
+	column := regexp.MustCompile(`(?m)^ *\d+ +\d+ +([\d.]+) +([\d.]+) +([\d.]+)`)
+	idle := func() (idle, all uint64) {
+		for i, f := range strings.Fields(strings.SplitN(sh(t, g, "cat /proc/stat"), "\n", 2)[0])[1:] {
+			n, err := strconv.ParseUint(f, 10, 64)
+			require.NoError(t, err)
+			all += n
+			if i == 3 || i == 4 {
+				idle += n
+			}
+		}
+		return idle, all
+	}
+	for _, c := range []struct {
+		line string
+		col  int
+		unit string
+	}{{"ib_write_bw -F -s 65536 -n 500", 2, "MB/s"}, {"ib_send_bw -F -s 8 -n 3000", 3, "Mmsg/s"}, {"ib_read_bw -F -s 65536 -n 300", 2, "MB/s"},
+		{"ib_write_lat -F -s 8 -n 500", 3, "us, typical"}, {"ib_send_lat -F -s 8 -n 500", 3, "us, typical"}} {
+		for range 3 {
+			row := c.line
+			for _, ours := range []bool{false, true} {
+				script := fmt.Sprintf("%s -d rxe0 -x 1 >/dev/null & sleep 1; %s -d rxe0 -x 1 127.0.0.1; wait", c.line, c.line)
+				if ours {
+					script = fmt.Sprintf("unshare -n sh -c 'ip link set lo up; export LD_PRELOAD=/roce/libroce-verbs.so; ROCE_ADDR=127.0.0.2 %s -x 0 >/dev/null & sleep 2; ROCE_ADDR=127.0.0.3 %s -x 0 127.0.0.1; wait'", c.line, c.line)
+				}
+				i0, a0 := idle()
+				text := sh(t, g, script)
+				i1, a1 := idle()
+				m := column.FindStringSubmatch(text)
+				require.NotNil(t, m, text)
+				name := "rxe"
+				if ours {
+					name = "ours"
+				}
+				row += fmt.Sprintf("; %s %s %s, %.2f s of the processor", name, m[c.col], c.unit, float64((a1-a0)-(i1-i0))/100)
+			}
+			t.Log(row)
+		}
+	}
+}
