@@ -19,6 +19,7 @@ import (
 	"github.com/roce-go/roce/examples/internal/nvme"
 	"github.com/roce-go/roce/examples/internal/term"
 	"github.com/roce-go/roce/examples/internal/wire"
+	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/endpoint"
 )
 
@@ -182,7 +183,7 @@ func (o *options) serve(stdout, stderr io.Writer) error {
 	if o.verbose {
 		log = slog.New(slog.NewTextHandler(stderr, nil))
 	}
-	ep, closing, err := o.wire.Open(endpoint.Config{Logger: log})
+	ep, closing, err := o.wire.Open(endpoint.Config{Logger: log, CM: cm.Config{MaxCalls: max(1024, 2*o.conns)}})
 	if err != nil {
 		st.Close()
 		return err

@@ -63,7 +63,7 @@ func newTarget(cfg config, s store, log *slog.Logger) *target {
 
 // listen makes the listener that serve takes connections from.
 func (t *target) listen(ctx context.Context, ep *endpoint.Endpoint) (*endpoint.Listener, error) {
-	return ep.Listen(ctx, fmt.Sprintf(":%d", t.cfg.port), &endpoint.ListenConfig{Decide: t.decide, Backlog: 32})
+	return ep.Listen(ctx, fmt.Sprintf(":%d", t.cfg.port), &endpoint.ListenConfig{Decide: t.decide, Backlog: t.cfg.conns})
 }
 
 // serve takes connections until the listener or the context ends, and then waits for
@@ -81,10 +81,17 @@ func (t *target) serve(ctx context.Context, l *endpoint.Listener) error {
 			}
 			return err
 		}
-		t.queues.Add(1)
 		t.mu.Lock()
-		t.conns++
+		full := t.conns >= t.cfg.conns // many came at once, and decide let them all pass
+		if !full {
+			t.conns++
+		}
 		t.mu.Unlock()
+		if full {
+			c.Close()
+			continue
+		}
+		t.queues.Add(1)
 		go func() {
 			defer t.queues.Done()
 			t.serveQueue(ctx, c)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -60,6 +61,7 @@ func newBench(t testing.TB, s store, faults string, edit func(*config)) *bench {
 	wa, wb := endpoint.Pair()
 	b := new(bench)
 	hc := ec
+	hc.MaxRegions = 1 << 15 // for hundreds of hosts at one port
 	hc.Filter = func(_ bool, f []byte) [][]byte {
 		if b.cut.Load() {
 			return nil
@@ -486,4 +488,169 @@ func TestStatsOfFailures(t *testing.T) {
 	s.done(sl, &good)
 	require.EqualValues(t, 4096, s.sum().writeBytes)
 	require.EqualValues(t, 2, s.sum().writes)
+}
+
+// heap returns the bytes of the heap that are in use.
+func heap() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
+
+// small waits until the heap has grown by less than a limit.
+func small(t *testing.T, before, limit int) {
+	t.Helper()
+	grown := 0
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if grown = heap() - before; grown < limit {
+			t.Logf("the heap has grown by %d KiB", grown>>10)
+			return
+		}
+	}
+	t.Errorf("the heap has grown by %d KiB, want less than %d", grown>>10, limit>>10)
+}
+
+// Hundreds of hosts at once: each finds its own data; the one too many is told that
+// there are no resources, and gets in when there are; and what they took goes with them.
+func TestManyHosts(t *testing.T) {
+	hosts := 300
+	if testing.Short() {
+		hosts = 40
+	}
+	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", func(c *config) { c.conns = 2 * hosts })
+	ctx := limit(t)
+	c := hostConfig()
+	c.Queues, c.Depth, c.Alive = 1, 4, 0
+	before := heap()
+	list := make([]*nvme.Host, hosts)
+	each := func(f func(i int) error) {
+		var wg sync.WaitGroup
+		few := make(chan struct{}, 30) // at once: time-outs are short here
+		for i := range list {
+			wg.Add(1)
+			few <- struct{}{}
+			go func() {
+				defer func() { <-few; wg.Done() }()
+				if err := f(i); err != nil {
+					t.Errorf("host %d: %v", i, err)
+				}
+			}()
+		}
+		wg.Wait()
+		require.False(t, t.Failed())
+	}
+	each(func(i int) (err error) {
+		list[i], err = nvme.Dial(ctx, b.ep, b.at, c)
+		return err
+	})
+	n, conns := b.t.count()
+	require.Equal(t, hosts, n)
+	require.Equal(t, 2*hosts, conns)
+	_, err := nvme.Dial(ctx, b.ep, b.at, c)
+	require.ErrorContains(t, err, "no resources")
+	data := func(i int) []byte { return bytes.Repeat([]byte{byte(i), byte(i >> 8), 1, 2}, 2048) }
+	each(func(i int) error { return list[i].Write(ctx, uint64(i*16), data(i)) })
+	each(func(i int) error {
+		got := make([]byte, 8192)
+		if err := list[i].Read(ctx, uint64(i*16), got); err != nil {
+			return err
+		}
+		if !bytes.Equal(data(i), got) {
+			return errors.New("another's data")
+		}
+		return nil
+	})
+	t.Logf("%d KiB for each host with an admin queue of 32 and an I/O queue of 4 entries, both ends", (heap()-before)/hosts/1024)
+	each(func(i int) error { return list[i].Close() })
+	require.Eventually(t, func() bool { n, q := b.t.count(); return n == 0 && q == 0 }, 30*time.Second, 10*time.Millisecond)
+	h, err := nvme.Dial(ctx, b.ep, b.at, c)
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
+	list = nil
+	small(t, before, 3<<20+hosts*8<<10) // what the wire and maps keep does not grow with the hosts
+}
+
+// Hosts that come and go without end, properly and not, harm no other, and leave nothing.
+func TestChurn(t *testing.T) {
+	rounds := 150
+	if testing.Short() {
+		rounds = 20
+	}
+	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "loss=1,duplicate=1,reorder=1", nil)
+	ctx := limit(t)
+	steady, err := nvme.Dial(ctx, b.ep, b.at, hostConfig())
+	require.NoError(t, err)
+	before := 0
+	for i := range rounds {
+		if i == rounds/2 {
+			before = heap()
+		}
+		c := hostConfig()
+		c.Queues, c.Depth = 1, 4
+		switch i % 3 {
+		case 0:
+			h, err := nvme.Dial(ctx, b.ep, b.at, c)
+			require.NoError(t, err)
+			require.NoError(t, h.Close())
+		case 1: // in the middle of a write
+			h, err := nvme.Dial(ctx, b.ep, b.at, c)
+			require.NoError(t, err)
+			short, cancel := context.WithTimeout(ctx, time.Millisecond)
+			_ = h.Write(short, 8192, make([]byte, 1<<20))
+			cancel()
+			_ = h.Close()
+		case 2: // before Connect
+			dialRaw(t, b, ctx).Close()
+		}
+		data := bytes.Repeat([]byte{byte(i)}, 512)
+		got := make([]byte, 512)
+		require.NoError(t, steady.Write(ctx, 7, data))
+		require.NoError(t, steady.Read(ctx, 7, got))
+		require.Equal(t, data, got)
+	}
+	require.Eventually(t, func() bool { n, q := b.t.count(); return n == 1 && q == 3 }, 30*time.Second, 10*time.Millisecond)
+	small(t, before, 2<<20)
+	require.NoError(t, steady.Close())
+}
+
+// A host that asks for much and takes no response holds what a queue may hold and no
+// more, and nobody else waits for it.
+func TestSlowHost(t *testing.T) {
+	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", nil)
+	ctx := limit(t)
+	other, err := nvme.Dial(ctx, b.ep, b.at, hostConfig())
+	require.NoError(t, err)
+	defer other.Close()
+	hc := hostConfig()
+	hc.Queues = 0
+	admin, err := nvme.Dial(ctx, b.ep, b.at, hc)
+	require.NoError(t, err)
+	defer admin.Close()
+	req := nvme.ConnectRequest{QID: 1, HRQSize: 64, HSQSize: 63, CntlID: 0}
+	c, err := b.ep.Dial(ctx, b.at, &endpoint.ConnConfig{SendDepth: 64, RecvDepth: 2, RecvSize: 64, PrivateData: req.AppendTo(nil)})
+	require.NoError(t, err)
+	cmd := nvme.Command{Opcode: nvme.Fabrics, NSID: nvme.Connect, Flags: nvme.FlagsSGL, CDW10: [6]uint32{1 << 16, 63}, SGL: nvme.SGL{Length: nvme.ConnectDataSize, Type: nvme.SGLOffset}}
+	list := b.t.all()
+	id := max(list[0].id, list[1].id) // the newer
+	data := nvme.ConnectData{HostID: hc.HostID, CntlID: id, SubNQN: hc.NQN, HostNQN: hc.HostNQN}
+	require.NoError(t, c.Send(ctx, data.AppendTo(cmd.AppendTo(nil))))
+	_, err = c.Recv(ctx, make([]byte, 64))
+	require.NoError(t, err)
+	room := lend(t, b, c, 1<<20)
+	before := heap()
+	for i := range 60 {
+		cmd := nvme.Command{Opcode: nvme.Read, CID: uint16(i), NSID: 1, Flags: nvme.FlagsSGL, CDW10: [6]uint32{2: 2047}, SGL: room}
+		require.NoError(t, c.Send(ctx, cmd.AppendTo(nil)))
+	}
+	time.Sleep(300 * time.Millisecond)
+	grown := heap() - before
+	require.Less(t, grown, 4*b.t.cfg.maxData+1<<20, "%d MiB for 60 commands of 1 MiB", grown>>20)
+	t.Logf("%.1f MiB are held for 60 commands of 1 MiB", float64(grown)/(1<<20))
+	for range 10 {
+		require.NoError(t, other.Read(ctx, 0, make([]byte, 1<<20)))
+	}
+	c.Close()
+	require.NoError(t, admin.Close())
+	require.Eventually(t, func() bool { n, q := b.t.count(); return n == 1 && q == 3 }, 30*time.Second, 10*time.Millisecond)
 }
