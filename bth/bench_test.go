@@ -1,5 +1,3 @@
-//go:build !race
-
 package bth_test
 
 import (

@@ -1,5 +1,3 @@
-//go:build !race
-
 package rocelayers_test
 
 import (

@@ -1,8 +1,10 @@
 package pfc_test
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"math"
 	"strings"
@@ -10,8 +12,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/roce-go/roce/cnp/pfc"
+	"github.com/roce-go/roce/fuzz/seeds"
 )
 
 var (
@@ -178,4 +182,148 @@ func TestDuration(t *testing.T) {
 	} {
 		require.Equal(t, c.want, pfc.Quanta(c.d, c.rate), c)
 	}
+}
+
+func genFrame(t *rapid.T) pfc.Frame {
+	f := pfc.Frame{
+		Dst:    [6]byte(rapid.SliceOfN(rapid.Byte(), 6, 6).Draw(t, "dst")),
+		Src:    [6]byte(rapid.SliceOfN(rapid.Byte(), 6, 6).Draw(t, "src")),
+		Opcode: rapid.SampledFrom([]pfc.Opcode{pfc.Pause, pfc.PFC}).Draw(t, "opcode"),
+	}
+	f.Quanta[0] = rapid.Uint16().Draw(t, "quanta")
+	if f.Opcode == pfc.PFC {
+		f.Enable = rapid.Uint16().Draw(t, "enable")
+		for i := range f.Quanta {
+			f.Quanta[i] = rapid.Uint16().Draw(t, "quanta")
+		}
+	}
+	return f
+}
+
+func TestPropRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := genFrame(t)
+		b, err := f.AppendBinary(nil)
+		require.NoError(t, err)
+		var g pfc.Frame
+		require.NoError(t, g.UnmarshalBinary(b))
+		require.Equal(t, f, g)
+		b = f.AppendFrame(nil)
+		require.Len(t, b, pfc.MinFrame)
+		require.NoError(t, g.Decode(b))
+		require.Equal(t, f, g)
+	})
+}
+
+// Quanta is the least number that lasts long enough, and Duration its length.
+func TestPropQuanta(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rate := rapid.Uint64Range(1e6, 1e13).Draw(t, "rate")
+		q := rapid.Uint16().Draw(t, "quanta")
+		d := pfc.Duration(q, rate)
+		back := pfc.Quanta(d, rate)
+		require.GreaterOrEqual(t, back, q)
+		if rate <= 512*uint64(time.Second) { // a quantum is at least a nanosecond
+			require.LessOrEqual(t, uint32(back), uint32(q)+1)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, c := range golden {
+		f.Add(unhex(f, c.hex))
+	}
+	f.Add([]byte{})
+	seeds.Into(f).Each(func(s *seeds.Frame) []any {
+		if s.EtherType() != 0x8808 {
+			return nil
+		}
+		return []any{s.Data}
+	})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		in := bytes.Clone(b)
+		before := pfc.Frame{Enable: 0x1234}
+		fr := before
+		err := fr.Decode(b)
+		if !bytes.Equal(in, b) {
+			t.Fatal("input changed")
+		}
+		if err != nil {
+			if fr != before {
+				t.Fatal("receiver changed on error")
+			}
+			return
+		}
+		if err := fr.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		if out := fr.AppendTo(nil); !bytes.Equal(out, b[:fr.Size()]) {
+			t.Fatalf("%x became %x", b[:fr.Size()], out)
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	in := unhex(b, golden[0].hex)
+	var f pfc.Frame
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = f.Decode(in)
+	}
+}
+
+func BenchmarkAppendFrame(b *testing.B) {
+	f := golden[2].want
+	buf := make([]byte, 0, pfc.MinFrame)
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = f.AppendFrame(buf[:0])
+	}
+}
+
+// BenchmarkCopy is the reference: 60 bytes moved and nothing else.
+func BenchmarkCopy(b *testing.B) {
+	in := unhex(b, golden[2].hex)
+	buf := make([]byte, 0, pfc.MinFrame)
+	b.ReportAllocs()
+	for b.Loop() {
+		buf = append(buf[:0], in...)
+	}
+}
+
+func TestAllocs(t *testing.T) {
+	good := unhex(t, golden[0].hex)
+	bad := append([]byte(nil), good...)
+	bad[14] = 0x77
+	buf := make([]byte, 0, pfc.MinFrame)
+	var f pfc.Frame
+	for name, fn := range map[string]func(){
+		"Decode":          func() { _ = f.Decode(good) },
+		"Decode bad":      func() { _ = f.Decode(bad) },
+		"Decode short":    func() { _ = f.Decode(good[:20]) },
+		"UnmarshalBinary": func() { _ = f.UnmarshalBinary(good[:pfc.Size]) },
+		"AppendTo":        func() { buf = f.AppendTo(buf[:0]) },
+		"AppendFrame":     func() { buf = f.AppendFrame(buf[:0]) },
+		"AppendBinary":    func() { buf, _ = f.AppendBinary(buf[:0]) },
+		"Validate":        func() { _ = f.Validate() },
+	} {
+		if n := testing.AllocsPerRun(200, fn); n != 0 {
+			t.Errorf("%s: %v allocations", name, n)
+		}
+	}
+}
+
+func Example() {
+	f := pfc.New([6]byte{2, 0, 0, 0, 0, 0xa})
+	f.Set(3, 0xffff) // stop priority 3
+	wire := f.AppendFrame(nil)
+
+	var got pfc.Frame
+	if err := got.Decode(wire); err != nil {
+		fmt.Println(err)
+		return
+	}
+	q, ok := got.Time(3)
+	fmt.Println(len(wire), got.Opcode, q, ok, pfc.Duration(q, 100e9))
+	// Output: 60 PFC 65535 true 335.54µs
 }

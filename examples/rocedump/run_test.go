@@ -554,7 +554,7 @@ func TestWhose(t *testing.T) {
 
 // BenchmarkDump reads a capture of 1000 packets of 1 KiB from memory, checks
 // every ICRC, and prints. The reference is a copy of the file.
-// compare-tshark measures the whole program beside tshark.
+// examples/internal/gencap/compare-tshark measures the whole program beside tshark.
 func BenchmarkDump(b *testing.B) {
 	_, one := build(bth.RCWriteOnly, frame.IPv4, make([]byte, 1024))
 	frames := make([][]byte, 1000)

@@ -1,7 +1,6 @@
 package cm_test
 
 import (
-	"bufio"
 	"encoding"
 	"encoding/hex"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -37,30 +35,24 @@ func (d *datagram) name() string { return d.file + "/" + d.frame }
 
 // captured returns the datagrams of all captures.
 func captured(t testing.TB) []datagram {
-	files, err := filepath.Glob("testdata/*.txt")
+	text, err := os.ReadFile("testdata/cm.txt")
 	require.NoError(t, err)
 	var all []datagram
-	for _, file := range files {
-		f, err := os.Open(file)
-		require.NoError(t, err)
-		s := bufio.NewScanner(f)
-		for s.Scan() {
-			k, v, ok := strings.Cut(s.Text(), " ")
-			switch {
-			case !ok:
-			case k == "frame":
-				all = append(all, datagram{
-					file: strings.TrimSuffix(filepath.Base(file), ".txt"), frame: v, fields: map[string]string{},
-				})
-			case k == "mad":
-				all[len(all)-1].mad, err = hex.DecodeString(v)
-				require.NoError(t, err)
-			default:
-				all[len(all)-1].fields[k] = v
-			}
+	var file string
+	for line := range strings.Lines(string(text)) {
+		k, v, ok := strings.Cut(strings.TrimSpace(line), " ")
+		switch {
+		case !ok:
+		case k == "==":
+			file = v
+		case k == "frame":
+			all = append(all, datagram{file: file, frame: v, fields: map[string]string{}})
+		case k == "mad":
+			all[len(all)-1].mad, err = hex.DecodeString(v)
+			require.NoError(t, err)
+		default:
+			all[len(all)-1].fields[k] = v
 		}
-		require.NoError(t, s.Err())
-		require.NoError(t, f.Close())
 	}
 	require.Len(t, all, 14, "datagrams in the captures")
 	return all

@@ -278,6 +278,8 @@ func FuzzMachine(f *testing.F) {
 func FuzzMachinePair(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10})
 	f.Add([]byte{255, 1, 0, 0, 130, 0, 17, 33, 64, 64, 64})
+	// Found by the fuzzer.
+	f.Add([]byte("00010011111111111111110"))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if len(in) > 300 {
 			in = in[:300]

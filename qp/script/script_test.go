@@ -132,6 +132,8 @@ func FuzzRun(f *testing.F) {
 	f.Add("srq 4\nqp xrc_recv\nrecv srq=4 len=1\n< SEND_ONLY 0 srq=4 => accepted\ndone RECV srq=4")
 	f.Add("qp ud\nrecv len=50\n< SEND_ONLY 0 data=a[0:4]\ndone RECV src_qp=0")
 	f.Add("region mr addr=8 len=8 access=read\nwindow w region=mr\nqp rc\nderegister mr\nmemory mr 0x00\n= 1")
+	// Found by the fuzzer: time passes before there is a queue pair.
+	f.Add(string("4ms qp rc sq_psn=20\npost SEND data=a[0:10\t\t\t\tEN\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\x15\x15\x15\x15\x158864ms > SEND_ONLY 0 0 0 0 0 msn="))
 	f.Fuzz(func(t *testing.T, text string) {
 		if len(text) > 1000 {
 			t.Skip()

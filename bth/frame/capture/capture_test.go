@@ -253,7 +253,16 @@ func TestPcapng(t *testing.T) {
 	}
 }
 
-// TestEditcap reads what another program wrote.
+// TestEditcap reads what another program wrote: editcap and mergecap 4.0.17, of
+// frames 11 to 16 of fuzz/captures/rc-atomic.pcap.
+//
+//   - atomic.pcapng: editcap -F pcapng -r rc-atomic.pcap atomic.pcapng 11-16
+//   - atomic-nsec.pcap: the same with -F nsecpcap
+//   - atomic-snap60.pcapng: the same with -F pcapng -s 60
+//   - two-interfaces.pcapng: mergecap of frames 11 and 12 (Ethernet, nanoseconds)
+//     with 13 and 14 less their Ethernet header (-T rawip -C 0:14, microseconds)
+//
+// The option that names the machine's kernel was taken out of the section headers.
 func TestEditcap(t *testing.T) {
 	open := func(name string) []got {
 		b, err := os.ReadFile(name)

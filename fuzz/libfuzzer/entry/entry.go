@@ -1,9 +1,13 @@
+// Package entry is libFuzzer's way into a fuzz target: C code that calls Go.
 package entry
 
 // #include <stddef.h>
 import "C"
 
 import "unsafe"
+
+// Run runs one input. The program that is built for a target sets it.
+var Run func(input []byte)
 
 //export LLVMFuzzerTestOneInput
 func LLVMFuzzerTestOneInput(data *C.char, size C.size_t) C.int {

@@ -18,3 +18,10 @@ type noWire struct{}
 func (noWire) open(*Config) (transport, error) {
 	return nil, errors.New("TAP and packet wires need Linux")
 }
+
+// udpOptions: other systems have no way to make identifications known.
+func udpOptions(uintptr, bool) error {
+	return errors.New("a UDP wire needs Linux: no other system says what it puts into IP headers")
+}
+
+func forceReadBuffer(uintptr, int) {}
