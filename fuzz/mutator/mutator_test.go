@@ -2,15 +2,23 @@ package mutator_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"net/netip"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/mrc"
+	"github.com/roce-go/roce/crc"
 	"github.com/roce-go/roce/fuzz/internal/records"
 	"github.com/roce-go/roce/fuzz/mutator"
 )
@@ -186,4 +194,235 @@ func mutate(t require.TestingT, cfg mutator.Config, n uint64, r *mutator.Record)
 	require.NoError(t, err)
 	var rep mutator.Report
 	return m.Mutate(n, r.Link, r.Data, r.WireLen, nil, &rep), &rep
+}
+
+var t0 = time.Unix(1_800_000_000, 0)
+
+// run sends all records through a stream, and returns copies of what came out
+// and the reports.
+func run(t testing.TB, cfg mutator.Config, in []mutator.Record) (out []mutator.Record, reps []mutator.Report) {
+	s, err := mutator.NewStream(cfg)
+	require.NoError(t, err)
+	drain := func() {
+		var rec mutator.Record
+		for s.Next(&rec) {
+			rec.Data = bytes.Clone(rec.Data)
+			out = append(out, rec)
+		}
+	}
+	for i := range in {
+		reps = append(reps, *s.Push(&in[i]))
+		drain()
+	}
+	s.Flush()
+	drain()
+	return out, reps
+}
+
+func frames(t testing.TB, n int) []mutator.Record {
+	recs := captured(t)[:n]
+	for i := range recs {
+		recs[i].Time = t0.Add(time.Duration(i) * 10 * time.Microsecond)
+	}
+	return recs
+}
+
+// TestOrder: with one kind of sequence change at a time, what comes out is what
+// the reports say.
+func TestOrder(t *testing.T) {
+	in := frames(t, 400)
+	for k := range mutator.SequenceKinds.All {
+		t.Run(k.String(), func(t *testing.T) {
+			out, reps := run(t, mutator.Config{Seed: 3, Kinds: mutator.KindsOf(k), Keep: 60}, in)
+			seen := make(map[uint64]int)
+			for i, r := range out {
+				seen[r.Number]++
+				require.Equal(t, in[r.Number].Data, r.Data, "no bytes changed but the order: %d", r.Number)
+				if i > 0 {
+					require.False(t, r.Time.Before(out[i-1].Time), "time goes back")
+				}
+			}
+			want := make(map[uint64]int)
+			changed := 0
+			for n := range reps {
+				want[uint64(n)]++
+				for _, c := range reps[n].Changes() {
+					changed++
+					require.Equal(t, k, c.Kind)
+					switch k {
+					case mutator.Drop:
+						want[uint64(n)]--
+					case mutator.Duplicate:
+						want[uint64(n)]++
+					case mutator.ReplayOld:
+						want[c.New]++
+						require.Less(t, c.New, uint64(n))
+					}
+				}
+			}
+			for n, c := range want {
+				require.Equal(t, c, seen[n], "frame %d", n)
+			}
+			require.Greater(t, changed, 40) // delays fill the places
+			moved := 0
+			for i := 1; i < len(out); i++ {
+				if out[i].Number < out[i-1].Number && !out[i].Again {
+					moved++
+				}
+			}
+			require.Equal(t, k == mutator.Reorder || k == mutator.Delay, moved > 20)
+		})
+	}
+}
+
+// TestFrameAgain: frame n of a run is made by itself.
+func TestFrameAgain(t *testing.T) {
+	in := frames(t, 300)
+	cfg := mutator.Config{Seed: 9, Keep: 10}
+	out, reps := run(t, cfg, in)
+	again, _ := run(t, cfg, in)
+	require.Equal(t, again, out)
+	cfg.Seed++
+	other, _ := run(t, cfg, in)
+	require.NotEqual(t, other, out)
+	cfg.Seed--
+	for _, r := range out {
+		b, rep := mutate(t, cfg, r.Number, &in[r.Number])
+		require.Equal(t, b, r.Data)
+		require.Equal(t, rep.Kept, reps[r.Number].Kept)
+	}
+}
+
+func TestReplay(t *testing.T) {
+	in := frames(t, 50)
+	source := func() func(*mutator.Record) bool {
+		i := 0
+		return func(r *mutator.Record) bool {
+			if i == len(in) {
+				return false
+			}
+			*r = in[i]
+			i++
+			return true
+		}
+	}
+	for _, speed := range []float64{1, 0.5, 10, 0} {
+		synctest.Test(t, func(t *testing.T) {
+			start, n := time.Now(), 0
+			err := mutator.Replay(t.Context(), speed, source(), func(r *mutator.Record) error {
+				want := time.Duration(0)
+				if speed > 0 {
+					want = time.Duration(float64(n*10000) / speed)
+				}
+				require.Equal(t, want, time.Since(start))
+				n++
+				return nil
+			})
+			require.NoError(t, err)
+			require.Equal(t, len(in), n)
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 95*time.Microsecond)
+		defer cancel()
+		n := 0
+		err := mutator.Replay(ctx, 1, source(), func(*mutator.Record) error { n++; return nil })
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 10, n)
+	})
+	full := errors.New("full")
+	require.ErrorIs(t, mutator.Replay(t.Context(), 0, source(), func(*mutator.Record) error { return full }), full)
+}
+
+// BenchmarkMutate has a copy and the ICRC alone beside it: no mutator that makes
+// valid frames does without them.
+func BenchmarkMutate(b *testing.B) {
+	var r mutator.Record
+	for _, c := range captured(b) {
+		var f frame.Frame
+		if f.Decode(c.Link, c.Data) == nil && f.PayloadLen() == 1024 {
+			r = c
+			break
+		}
+	}
+	dst := make([]byte, 0, 16384)
+	for name, cfg := range map[string]mutator.Config{
+		"all":  {},
+		"psn":  {Kinds: mutator.KindsOf(mutator.PSN), Changes: 1},
+		"keep": {Keep: 100},
+	} {
+		b.Run(name, func(b *testing.B) {
+			m, err := mutator.New(cfg)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var rep mutator.Report
+			var n uint64
+			b.ReportAllocs()
+			b.SetBytes(int64(len(r.Data)))
+			for b.Loop() {
+				m.Mutate(n, r.Link, r.Data, r.WireLen, dst, &rep)
+				n++
+			}
+		})
+	}
+	b.Run("copy-and-icrc", func(b *testing.B) {
+		b.SetBytes(int64(len(r.Data)))
+		for b.Loop() {
+			out := append(dst, r.Data...)
+			crc.Append(out[:len(out)-4], 14)
+		}
+	})
+}
+
+// raceEnabled is set under the race detector, which allocates.
+var raceEnabled = func() bool {
+	info, _ := debug.ReadBuildInfo()
+	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}()
+
+// TestAllocations counts over whole runs: an average would round small leaks
+// away.
+func TestAllocations(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	recs := append(captured(t), built()...)
+	for _, cfg := range []mutator.Config{{}, {ICRC: mutator.ICRCBad, Lengths: mutator.LengthsLie, Changes: 8}} {
+		m, err := mutator.New(cfg)
+		require.NoError(t, err)
+		s, err := mutator.NewStream(cfg)
+		require.NoError(t, err)
+		dst := make([]byte, 0, 16384)
+		var rep mutator.Report
+		var rec mutator.Record
+		require.Zero(t, mallocs(func() {
+			for i := range recs {
+				m.Mutate(uint64(i), recs[i].Link, recs[i].Data, recs[i].WireLen, dst, &rep)
+			}
+		}), "Mutate")
+		require.Zero(t, mallocs(func() {
+			for i := range recs {
+				s.Push(&recs[i])
+				for s.Next(&rec) {
+				}
+			}
+			s.Flush()
+			for s.Next(&rec) {
+			}
+		}), "Stream")
+	}
+}
+
+// mallocs returns the least of some runs, since the runtime allocates too.
+func mallocs(f func()) uint64 {
+	least := ^uint64(0)
+	for range 3 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		f()
+		runtime.ReadMemStats(&after)
+		least = min(least, after.Mallocs-before.Mallocs)
+	}
+	return least
 }
