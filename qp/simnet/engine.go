@@ -71,21 +71,23 @@ func (e *engine) next() int64 {
 func (e *engine) run(limit int64) {
 	n, q := e.n, &e.queue
 	for {
-		if q.at == len(q.cur) && q.fill() && e.large {
-			e.warm(q.cur)
+		last := len(q.cur) - 1
+		if last < 0 && q.fill() {
+			if last = len(q.cur) - 1; e.large {
+				e.warm(q.cur)
+			}
 		}
-		if q.at == len(q.cur) || q.cur[q.at].at >= e.soon {
+		if last < 0 || q.cur[last].at >= e.soon {
 			if !e.stepOther(limit) {
 				return
 			}
 		} else {
-			ev := &q.cur[q.at]
+			ev := q.cur[last]
 			if ev.at > limit {
 				return
 			}
-			e.cur = *ev
-			q.at++
-			e.handle()
+			q.cur = q.cur[:last]
+			e.handle(ev)
 		}
 		e.events++
 		if len(e.dirty) != 0 {
@@ -126,18 +128,20 @@ func (e *engine) stepOther(end int64) bool {
 		_, _, h := e.timers.First()
 		h.timer()
 	default:
-		e.cur = first
 		e.queue.pop()
-		e.handle()
+		e.handle(first)
 	}
 	return true
 }
 
-// handle does the event cur.
-func (e *engine) handle() {
-	n, arg := e.n, e.cur.arg()
-	e.setNow(e.cur.stamp())
-	switch e.cur.class() {
+// handle does an event.
+func (e *engine) handle(ev event) {
+	e.cur = ev
+	if at := ev.stamp(); e.now.before(at) {
+		e.now = at
+	}
+	n, arg := e.n, ev.arg()
+	switch ev.class() {
 	case evArrive:
 		n.dirs[arg].arrive()
 	case evFree:

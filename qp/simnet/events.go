@@ -75,18 +75,17 @@ func (e *event) before(f *event) bool {
 // in an array. How long a slot is follows how many events there are, so that each has
 // a handful of them and an event costs the same however many there are.
 type eventQueue struct {
-	cur   []event // of the slots up to slot, in order
-	at    int     // of cur: what comes before was taken
+	cur   []event // of the slots up to slot: the first event last
 	slot  int64   // time of the slot under way, in slots
 	shift uint    // a slot is 1<<shift nanoseconds
 	plain bool    // the heap alone: what the wheel is tested against
 
-	heads [wheelSlots]int32
-	used  [wheelSlots / 64]uint64 // bit for each slot that has events
-	words uint64                  // bit for each word of used that is not 0
-	near  int                     // events in the wheel
-	nodes []node                  // the first is not used
 	free  int32
+	near  int    // events in the wheel
+	nodes []node // the first is not used
+	words uint64 // bit for each word of used that is not 0
+	used  [wheelSlots / 64]uint64 // bit for each slot that has events
+	heads [wheelSlots]int32
 	far   clock.Heap[struct{}]
 
 	fills, filled int     // slots and their events, since shift was reviewed
@@ -117,33 +116,40 @@ func newEventQueue(now int64, plain bool) eventQueue {
 }
 
 func (q *eventQueue) push(e event) {
-	s := e.at>>q.shift - q.slot
-	switch {
-	case s <= 0:
-		q.insert(e)
-		if c := q.cur[q.at:]; len(c) > fullSlot && q.shift > 0 && c[0].at>>(q.shift-1) != c[len(c)-1].at>>(q.shift-1) {
-			q.reshape(q.shift - 1)
-		}
-	case s >= wheelSlots:
-		if q.plain && q.at < len(q.cur) {
-			q.far.Push(q.cur[q.at].at, q.cur[q.at].ord, struct{}{})
-			q.at++
-		}
-		q.far.Push(e.at, e.ord, struct{}{})
-	default:
-		i := q.free
-		if i == 0 {
-			i = q.grow()
-		}
-		n := &q.nodes[i]
-		slot := (s + q.slot) & (wheelSlots - 1)
-		q.free = n.next
-		n.ev, n.next = e, q.heads[slot]
-		q.heads[slot] = i
+	s := e.at >> (q.shift & 63)
+	if uint64(s-q.slot-1) >= wheelSlots-1 {
+		q.pushAside(e, s <= q.slot)
+		return
+	}
+	i := q.free
+	if i == 0 {
+		i = q.grow()
+	}
+	n, slot := &q.nodes[i], uint64(s)%wheelSlots
+	q.free = n.next
+	n.ev, n.next = e, q.heads[slot]
+	if n.next == 0 {
 		q.used[slot/64] |= 1 << (slot % 64)
 		q.words |= 1 << (slot / 64)
-		q.near++
 	}
+	q.heads[slot] = i
+	q.near++
+}
+
+// pushAside is push for what is of the slots up to that under way, or beyond the wheel.
+func (q *eventQueue) pushAside(e event, now bool) {
+	if now {
+		q.insert(e)
+		if c := q.cur; len(c) > fullSlot && q.shift > 0 && c[0].at>>(q.shift-1) != c[len(c)-1].at>>(q.shift-1) {
+			q.reshape(q.shift - 1)
+		}
+		return
+	}
+	if q.plain && len(q.cur) != 0 {
+		q.far.Push(q.cur[0].at, q.cur[0].ord, struct{}{})
+		q.cur = q.cur[:0]
+	}
+	q.far.Push(e.at, e.ord, struct{}{})
 }
 
 // grow makes a free node.
@@ -157,13 +163,10 @@ func (q *eventQueue) grow() int32 {
 
 // insert puts e among the events of cur.
 func (q *eventQueue) insert(e event) {
-	if q.at == len(q.cur) {
-		q.cur, q.at = q.cur[:0], 0
-	}
 	q.cur = append(q.cur, e)
-	c := q.cur[q.at:]
+	c := q.cur
 	i := len(c) - 1
-	for i > 0 && e.before(&c[i-1]) {
+	for i > 0 && c[i-1].before(&e) {
 		c[i] = c[i-1]
 		i--
 	}
@@ -172,14 +175,14 @@ func (q *eventQueue) insert(e event) {
 
 // first returns the first event, or nil. It is good until the queue changes.
 func (q *eventQueue) first() *event {
-	if q.at == len(q.cur) && !q.fill() {
+	if len(q.cur) == 0 && !q.fill() {
 		return nil
 	}
-	return &q.cur[q.at]
+	return &q.cur[len(q.cur)-1]
 }
 
 // pop takes off what first returned just now.
-func (q *eventQueue) pop() { q.at++ }
+func (q *eventQueue) pop() { q.cur = q.cur[:len(q.cur)-1] }
 
 // fill makes the next slot with events the one under way, and reports whether there
 // is one.
@@ -189,96 +192,110 @@ func (q *eventQueue) fill() bool {
 			return false
 		}
 		at, ord, _ := q.far.Pop()
-		q.cur, q.at = append(q.cur[:0], event{at, ord}), 0
+		q.cur = append(q.cur[:0], event{at, ord})
 		return true
 	}
 	next := int64(noTime)
 	if q.near != 0 {
 		next = q.nextSlot()
 	}
-	if at := q.far.Due(noTime); at != noTime {
-		next = min(next, at>>q.shift)
+	far := q.far.Due(noTime)
+	if far != noTime {
+		far >>= q.shift & 63
+		next = min(next, far)
 	}
 	if next == noTime {
 		return false
 	}
-	cur := q.cur[:0]
-	if i := next & (wheelSlots - 1); next-q.slot < wheelSlots && q.heads[i] != 0 {
-		last := int32(0)
-		for k := q.heads[i]; k != 0; k = q.nodes[k].next {
-			cur = append(cur, q.nodes[k].ev)
-			last = k
-		}
-		q.nodes[last].next, q.free, q.heads[i] = q.free, q.heads[i], 0
-		if q.used[i/64] &^= 1 << (i % 64); q.used[i/64] == 0 {
-			q.words &^= 1 << (i / 64)
-		}
-		q.near -= len(cur)
-		sortEvents(cur)
+	if q.cur = q.cur[:0]; next-q.slot < wheelSlots {
+		q.take(uint64(next) % wheelSlots)
 	}
-	q.cur, q.at, q.slot = cur, 0, next
-	for q.far.Due(noTime)>>q.shift == next {
+	for q.slot = next; far == next; {
 		at, ord, _ := q.far.Pop()
 		q.insert(event{at, ord})
+		if far = q.far.Due(noTime); far != noTime {
+			far >>= q.shift & 63
+		}
 	}
 	q.fills++
 	q.filled += len(q.cur)
 	if q.fills == 256 {
-		mean := q.filled / q.fills
-		q.fills, q.filled = 0, 0
-		switch {
-		case mean < fewInSlot && q.shift < mostShift:
-			q.reshape(q.shift + 1)
-		case mean > manyInSlot && q.shift > 0:
-			q.reshape(q.shift - 1)
-		}
+		q.review()
 	}
 	return true
 }
 
-// nextSlot returns the first slot after the one under way that has events.
-func (q *eventQueue) nextSlot() int64 {
-	from := (q.slot + 1) & (wheelSlots - 1)
-	w := from / 64
-	to := int64(0)
-	if m := q.used[w] >> (from % 64); m != 0 {
-		to = from + int64(bits.TrailingZeros64(m))
-	} else {
-		// The words after w, then round to w again.
-		w = (w + 1 + int64(bits.TrailingZeros64(bits.RotateLeft64(q.words, -int(w+1))))) % 64
-		to = w*64 + int64(bits.TrailingZeros64(q.used[w]))
+// take moves the events of a slot of the wheel to cur, in order.
+func (q *eventQueue) take(slot uint64) {
+	k := q.heads[slot]
+	if k == 0 {
+		return
 	}
-	return q.slot + 1 + (to-from)&(wheelSlots-1)
-}
-
-// sortEvents sorts the events of a slot, which were linked the last first.
-func sortEvents(s []event) {
-	if len(s) > 2*manyInSlot {
-		slices.SortFunc(s, func(a, b event) int {
-			if a.before(&b) {
+	cur, first, last := q.cur, k, k
+	for ; k != 0; k = q.nodes[k].next {
+		// Those that were pushed last, and so tend to be the latest, come first here as
+		// in cur.
+		n := &q.nodes[k]
+		last = k
+		cur = append(cur, n.ev)
+		i := len(cur) - 1
+		if i > sortSlot {
+			continue
+		}
+		for i > 0 && cur[i-1].before(&n.ev) {
+			cur[i] = cur[i-1]
+			i--
+		}
+		cur[i] = n.ev
+	}
+	q.nodes[last].next, q.free, q.heads[slot] = q.free, first, 0
+	if q.used[slot/64] &^= 1 << (slot % 64); q.used[slot/64] == 0 {
+		q.words &^= 1 << (slot / 64)
+	}
+	q.near -= len(cur)
+	if q.cur = cur; len(cur) > sortSlot {
+		slices.SortFunc(cur, func(a, b event) int {
+			if b.before(&a) {
 				return -1
 			}
 			return 1
 		})
-		return
 	}
-	for i, j := 0, len(s)-1; i < j; i, j = i+1, j-1 {
-		s[i], s[j] = s[j], s[i]
+}
+
+// sortSlot is from how many events on a slot is sorted by more than insertion.
+const sortSlot = 2 * manyInSlot
+
+// review makes slots longer or shorter where they have few or many events.
+func (q *eventQueue) review() {
+	mean := q.filled / q.fills
+	q.fills, q.filled = 0, 0
+	switch {
+	case mean < fewInSlot && q.shift < mostShift:
+		q.reshape(q.shift + 1)
+	case mean > manyInSlot && q.shift > 0:
+		q.reshape(q.shift - 1)
 	}
-	for i := 1; i < len(s); i++ {
-		e := s[i]
-		k := i
-		for k > 0 && e.before(&s[k-1]) {
-			s[k] = s[k-1]
-			k--
-		}
-		s[k] = e
+}
+
+// nextSlot returns the first slot after the one under way that has events.
+func (q *eventQueue) nextSlot() int64 {
+	from := uint64(q.slot+1) % wheelSlots
+	w := from / 64
+	to := uint64(0)
+	if m := q.used[w] >> (from % 64); m != 0 {
+		to = from + uint64(bits.TrailingZeros64(m))
+	} else {
+		// The words after w, then round to w again.
+		w = (w + 1 + uint64(bits.TrailingZeros64(bits.RotateLeft64(q.words, -int(w+1))))) % 64
+		to = w*64 + uint64(bits.TrailingZeros64(q.used[w]))
 	}
+	return q.slot + 1 + int64((to-from)%wheelSlots)
 }
 
 // reshape changes how long a slot is. There is an event in cur.
 func (q *eventQueue) reshape(shift uint) {
-	at := q.cur[q.at].at
+	at := q.cur[len(q.cur)-1].at
 	q.moving = q.drain(q.moving[:0])
 	q.shift = shift
 	q.slot = at >> shift
@@ -289,8 +306,8 @@ func (q *eventQueue) reshape(shift uint) {
 
 // drain takes off all events and appends them to list, in no order.
 func (q *eventQueue) drain(list []event) []event {
-	list = append(list, q.cur[q.at:]...)
-	q.cur, q.at = q.cur[:0], 0
+	list = append(list, q.cur...)
+	q.cur = q.cur[:0]
 	q.far.Clear(func(at int64, ord uint64, _ struct{}) { list = append(list, event{at, ord}) })
 	for i, k := range q.heads {
 		if k == 0 {
@@ -307,7 +324,7 @@ func (q *eventQueue) drain(list []event) []event {
 	return list
 }
 
-func (q *eventQueue) len() int { return len(q.cur) - q.at + q.near + q.far.Len() }
+func (q *eventQueue) len() int { return len(q.cur) + q.near + q.far.Len() }
 
 // noTime is later than all times.
 const noTime = 1<<63 - 1

@@ -16,7 +16,7 @@ var warmFrom = 400
 // in a large one it is half of the time.
 func (e *engine) warm(list []event) {
 	dirs, sum := e.n.dirs, uint64(0)
-	for i := range list[:min(len(list), warmMost)] {
+	for i := max(0, len(list)-warmMost); i < len(list); i++ {
 		ev := &list[i]
 		switch ev.class() {
 		case evArrive:
