@@ -251,7 +251,7 @@ func (p *Packet) AppendTo(dst []byte) []byte {
 
 // Size returns the length in bytes of what AppendTo appends.
 func (p *Packet) Size() int {
-	return Size + p.Opcode.Ext().Size() + len(p.Payload) + int(p.PadCnt&3) + ICRCSize
+	return max(Size, p.Opcode.HeaderSize()) + len(p.Payload) + int(p.PadCnt&3) + ICRCSize
 }
 
 // SetPayload makes b the payload, with the pad that its length asks for: zero

@@ -74,11 +74,16 @@ func (c *SwitchConfig) headrooms(ports []PortInfo) (each []int, sum int, err err
 // staticBuffer gives each port and lossless priority its own part.
 type staticBuffer struct {
 	cfg       *SwitchConfig
-	in        [][8]int // bytes that wait, by port and priority
-	room      []int    // XOFF and headroom, by port
+	ports     []staticPort
 	xoff, xon int
 	lossy     int // room for priorities that are not lossless
 	lossyUsed int
+}
+
+// staticPort is what waits that came by a port.
+type staticPort struct {
+	bytes [8]int32 // by priority
+	room  int      // XOFF and headroom
 }
 
 func (b *staticBuffer) Resize(ports []PortInfo) error {
@@ -87,8 +92,8 @@ func (b *staticBuffer) Resize(ports []PortInfo) error {
 	if err != nil {
 		return err
 	}
-	for len(b.in) < len(ports) {
-		b.in = append(b.in, [8]int{})
+	for len(b.ports) < len(ports) {
+		b.ports = append(b.ports, staticPort{})
 	}
 	b.lossy = c.Buffer
 	queues := len(ports) * bits.OnesCount8(c.Lossless)
@@ -101,9 +106,8 @@ func (b *staticBuffer) Resize(ports []PortInfo) error {
 	if b.xon = c.XON; b.xon == 0 {
 		b.xon = max(0, b.xoff-2*maxWire)
 	}
-	b.room = b.room[:0]
 	for i := range ports {
-		b.room = append(b.room, b.xoff+head[i])
+		b.ports[i].room = b.xoff + head[i]
 	}
 	if b.lossy = c.Buffer - sum - b.xoff*queues; b.xoff < maxWire || b.lossy < 0 {
 		return fmt.Errorf("%w: %s has %d bytes of buffer for %d ports with %d lossless priorities: XOFF %d bytes, %d of headroom in all",
@@ -113,30 +117,31 @@ func (b *staticBuffer) Resize(ports []PortInfo) error {
 }
 
 func (b *staticBuffer) Enqueue(in, _, prio, size int) Verdict {
-	if b.cfg.Lossless>>prio&1 == 0 {
+	p := &b.ports[in]
+	if b.cfg.Lossless>>(prio&7)&1 == 0 {
 		if b.lossyUsed+size > b.lossy {
 			return Drop
 		}
 		b.lossyUsed += size
-	} else if b.in[in][prio]+size > b.room[in] {
+	} else if int(p.bytes[prio&7])+size > p.room {
 		return Drop
 	}
-	b.in[in][prio] += size
+	p.bytes[prio&7] += int32(size)
 	return Accept
 }
 
 func (b *staticBuffer) Dequeue(in, _, prio, size int) {
-	b.in[in][prio] -= size
-	if b.cfg.Lossless>>prio&1 == 0 {
+	b.ports[in].bytes[prio&7] -= int32(size)
+	if b.cfg.Lossless>>(prio&7)&1 == 0 {
 		b.lossyUsed -= size
 	}
 }
 
 func (b *staticBuffer) Pause(in, prio int, asked bool) bool {
 	if asked {
-		return b.in[in][prio] > b.xon
+		return int(b.ports[in].bytes[prio&7]) > b.xon
 	}
-	return b.in[in][prio] > b.xoff
+	return int(b.ports[in].bytes[prio&7]) > b.xoff
 }
 
 func (b *staticBuffer) Lifts(_, _, held, _ int) bool { return held <= b.xon }

@@ -105,10 +105,10 @@ func checkPools(t require.TestingT, b BufferPolicy, sum int) int {
 		}
 		good = good && shared == b.sharedUsed && shared <= b.shared
 	case *staticBuffer:
-		for i := range b.in {
-			for prio, n := range b.in[i] {
-				good = good && n >= 0 && (b.cfg.Lossless>>prio&1 == 0 || n <= b.room[i])
-				all += n
+		for i := range b.ports {
+			for prio, n := range b.ports[i].bytes {
+				good = good && n >= 0 && (b.cfg.Lossless>>prio&1 == 0 || int(n) <= b.ports[i].room)
+				all += int(n)
 			}
 		}
 		good = good && b.lossyUsed >= 0 && b.lossyUsed <= b.lossy

@@ -45,7 +45,7 @@ func (s *Switch) count() {
 		}
 		held := make([]int32, ports*ports)
 		for out, p := range s.ports {
-			for k := p.end.out.q.q[prio].head; k != nil; k = k.next {
+			for k := range p.end.out.q.q[prio].all {
 				held[out*ports+int(k.ingress)] += k.size
 			}
 		}
@@ -156,7 +156,7 @@ func (n *Network) findDeadlock(d *Direction, prio int) {
 			for out, p := range t.ports {
 				if p.end.out.stuck {
 					held += t.heldBy(prio, in, out)
-					rest += p.end.out.q.q[prio].bytes
+					rest += int(p.end.out.q.q[prio].bytes)
 				}
 			}
 			if t.buffer.Lifts(in, prio, held, rest) {

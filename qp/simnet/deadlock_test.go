@@ -19,7 +19,7 @@ import (
 // network, adding up the packets that wait.
 func stuckForEver(n *Network, prio int) map[*Direction]bool {
 	heldBy := func(q *egress, port int) (b int) {
-		for p := q.q[prio].head; p != nil; p = p.next {
+		for p := range q.q[prio].all {
 			if int(p.ingress) == port {
 				b += int(p.size)
 			}
@@ -62,7 +62,7 @@ func checkHeld(t require.TestingT, n *Network) {
 			}
 			want := make([]int32, len(s.held[prio]))
 			for out, p := range s.ports {
-				for k := p.end.out.q.q[prio].head; k != nil; k = k.next {
+				for k := range p.end.out.q.q[prio].all {
 					want[out*len(s.ports)+int(k.ingress)] += k.size
 				}
 			}

@@ -99,15 +99,22 @@ func (d *Direction) send(p *packet) {
 	if e.n.observer != nil {
 		e.observe(d, p, fate)
 	}
-	d.lastArrival = d.lastArrival.max(at)
-	p.at = d.lastArrival
-	if fate != Duplicated {
-		d.pass(p, false)
-		return
+	if at.before(d.lastArrival) {
+		at = d.lastArrival
 	}
-	c := e.clone(p)
-	d.pass(p, false)
-	d.pass(c, false)
+	d.lastArrival = at
+	switch {
+	case fate == Duplicated:
+		p.at = at
+		c := e.clone(p)
+		d.pass(p, false)
+		d.pass(c, false)
+	case d.crossing:
+		p.at = at
+		d.pass(p, false)
+	default:
+		d.fly(at, p)
+	}
 }
 
 // pass has p under way, at once or, where the other end runs by itself, when both
@@ -121,20 +128,24 @@ func (d *Direction) pass(p *packet, late bool) {
 		d.sent.push(p)
 		return
 	}
-	d.fly(p, late)
+	if late {
+		d.flyLate(p)
+	} else {
+		d.fly(p.at, p)
+	}
 }
 
-// fly has p arrive when its time has come.
-func (d *Direction) fly(p *packet, late bool) {
-	e := d.toE
-	if !late {
-		if d.flight.head == nil {
-			e.schedule(p.at, evArrive, d.id)
-		}
-		d.flight.push(p)
-		return
+// fly has p arrive when its time has come, after all that is under way.
+func (d *Direction) fly(at stamp, p *packet) {
+	if d.flight.n == 0 {
+		d.toE.queue.push(newEvent(at, evArrive, d.id))
 	}
-	e.schedule(p.at, evLate, d.id)
+	d.flight.push(at, p)
+}
+
+// flyLate has p arrive when its time has come.
+func (d *Direction) flyLate(p *packet) {
+	d.toE.schedule(p.at, evLate, d.id)
 	// Few are late at a time.
 	at := &d.lates.head
 	for *at != nil && !p.at.before((*at).at) {
@@ -201,9 +212,13 @@ func (d *Direction) damage(p *packet) {
 
 // arrive takes the first packet out of flight.
 func (d *Direction) arrive() {
-	p := d.flight.pop()
-	if q := d.flight.head; q != nil {
-		d.toE.schedule(q.at, evArrive, d.id)
+	f := &d.flight
+	x := f.first()
+	p := x.p
+	x.p = nil
+	f.head++
+	if f.n--; f.n != 0 {
+		d.toE.queue.push(newEvent(f.first().at, evArrive, d.id))
 	}
 	d.deliver(p)
 }

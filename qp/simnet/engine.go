@@ -93,7 +93,7 @@ func (e *engine) run(limit int64) {
 		if len(e.dirty) != 0 {
 			e.settleDirty()
 		}
-		if !n.parallel && n.check.Load() {
+		if n.check.Load() && !n.parallel {
 			return
 		}
 	}

@@ -78,12 +78,13 @@ type eventQueue struct {
 	cur   []event // of the slots up to slot: the first event last
 	slot  int64   // time of the slot under way, in slots
 	shift uint    // a slot is 1<<shift nanoseconds
+	many  int     // events in a slot, on average, make it shorter
 	plain bool    // the heap alone: what the wheel is tested against
 
 	free  int32
-	near  int    // events in the wheel
-	nodes []node // the first is not used
-	words uint64 // bit for each word of used that is not 0
+	near  int                     // events in the wheel
+	nodes []node                  // the first is not used
+	words uint64                  // bit for each word of used that is not 0
 	used  [wheelSlots / 64]uint64 // bit for each slot that has events
 	heads [wheelSlots]int32
 	far   clock.Heap[struct{}]
@@ -96,8 +97,9 @@ const (
 	wheelSlots = 4096
 	firstShift = 4  // of a new queue
 	mostShift  = 10 // so that no more than a microsecond is sorted at once
-	fewInSlot  = 3
-	manyInSlot = 12
+	manyInSlot = 5
+	manyAhead  = 12 // where what a slot's events look at is read ahead
+	sortSlot   = 24 // from so many on a slot is sorted by more than insertion
 	fullSlot   = 64
 )
 
@@ -108,7 +110,7 @@ type node struct {
 }
 
 func newEventQueue(now int64, plain bool) eventQueue {
-	q := eventQueue{shift: firstShift, plain: plain, slot: math.MinInt64 / 2}
+	q := eventQueue{shift: firstShift, many: manyInSlot, plain: plain, slot: math.MinInt64 / 2}
 	if !plain {
 		q.slot = now>>q.shift - 1
 	}
@@ -263,17 +265,14 @@ func (q *eventQueue) take(slot uint64) {
 	}
 }
 
-// sortSlot is from how many events on a slot is sorted by more than insertion.
-const sortSlot = 2 * manyInSlot
-
 // review makes slots longer or shorter where they have few or many events.
 func (q *eventQueue) review() {
 	mean := q.filled / q.fills
 	q.fills, q.filled = 0, 0
 	switch {
-	case mean < fewInSlot && q.shift < mostShift:
+	case mean < q.many/2 && q.shift < mostShift:
 		q.reshape(q.shift + 1)
-	case mean > manyInSlot && q.shift > 0:
+	case mean > q.many && q.shift > 0:
 		q.reshape(q.shift - 1)
 	}
 }

@@ -62,41 +62,53 @@ func (s *Switch) enqueue(q *egress, p *packet) {
 		}
 		q.d.counters.Trimmed++
 	}
-	d, size, prio := q.d, int(p.size), p.prio
+	d, size, prio := q.d, p.size, p.prio&7
+	w := &q.q[prio]
 	if q.marks && p.ecn != noECN {
-		if t := q.cp.Threshold(q.q[prio].bytes); t != 0 && q.cp.Mark(q.q[prio].bytes, p.ecn, uint32(s.luck.next()>>32)) {
+		if t := q.cp.Threshold(int(w.bytes)); t != 0 && q.cp.Mark(int(w.bytes), p.ecn, uint32(s.luck.next()>>32)) {
 			s.n.mark(p)
 			d.counters.Marked++
 		}
 	}
-	s.used += size
+	s.used += int(size)
 	s.maxUsed = max(s.maxUsed, s.used)
 	q.account(s.e.now.ns)
-	q.q[prio].push(p)
-	q.q[prio].bytes += size
+	w.push(p)
+	w.bytes += size
 	q.bytes += size
 	q.nonEmpty |= 1 << prio
-	d.counters.MaxQueue = max(d.counters.MaxQueue, q.bytes)
+	q.maxBytes = max(q.maxBytes, q.bytes)
 	if s.lossless>>prio&1 != 0 {
-		s.held[prio][int(q.port)*len(s.ports)+int(p.ingress)] += p.size
-		if in := int(p.ingress); s.xoff[in]>>prio&1 == 0 && s.buffer.Pause(in, int(prio), false) {
-			s.xoff[in] |= 1 << prio
+		in := int(p.ingress)
+		s.held[prio][int(q.port)*len(s.ports)+in] += size
+		if x := &s.xoff[in]; *x>>prio&1 == 0 && s.pauses(in, int(prio), false) {
+			*x |= 1 << prio
 			s.ports[in].ask(prio)
 		}
 	}
-	d.serve()
+	if !d.armed {
+		d.serve()
+	}
+}
+
+// pauses is BufferPolicy.Pause.
+func (s *Switch) pauses(in, prio int, asked bool) bool {
+	if b := s.static; b != nil {
+		return b.Pause(in, prio, asked)
+	}
+	return s.buffer.Pause(in, prio, asked)
 }
 
 // admit reports whether there is room for p, and takes it.
 func (s *Switch) admit(q *egress, p *packet) bool {
-	size, prio := int(p.size), int(p.prio)
-	switch d := q.d; {
-	case d.down || q.dead>>prio&1 != 0:
-		return false
-	case d.limit != 0 && q.bytes+size > d.limit && s.lossless>>prio&1 == 0:
+	size, prio := p.size, p.prio&7
+	if q.d.down || q.dead>>prio&1 != 0 || size > q.limit-q.bytes && s.lossless>>prio&1 == 0 {
 		return false
 	}
-	return s.buffer.Enqueue(int(p.ingress), int(q.port), prio, size) == Accept
+	if b := s.static; b != nil {
+		return b.Enqueue(int(p.ingress), int(q.port), int(prio), int(size)) == Accept
+	}
+	return s.buffer.Enqueue(int(p.ingress), int(q.port), int(prio), int(size)) == Accept
 }
 
 // trim cuts a packet to its headers, or reports false where there is nothing to cut.
@@ -132,21 +144,26 @@ func (q *egress) drop(p *packet) {
 
 // left counts a packet that leaves a queue.
 func (q *egress) left(p *packet) {
-	s, size, prio := q.sw, int(p.size), int(p.prio)
+	s, size, prio := q.sw, p.size, p.prio&7
 	q.account(s.e.now.ns)
-	q.q[prio].bytes -= size
+	w := &q.q[prio]
+	w.bytes -= size
 	q.bytes -= size
-	if q.q[prio].head == nil {
+	if w.n == 0 {
 		q.nonEmpty &^= 1 << prio
 	}
-	s.used -= size
+	s.used -= int(size)
 	in := int(p.ingress)
-	s.buffer.Dequeue(in, int(q.port), prio, size)
+	if b := s.static; b != nil {
+		b.Dequeue(in, int(q.port), int(prio), int(size))
+	} else {
+		s.buffer.Dequeue(in, int(q.port), int(prio), int(size))
+	}
 	if s.lossless>>prio&1 != 0 {
-		s.held[prio][int(q.port)*len(s.ports)+in] -= p.size
-		if s.xoff[in]>>prio&1 != 0 && !s.buffer.Pause(in, prio, true) {
-			s.xoff[in] &^= 1 << prio
-			s.ports[in].tell(uint8(prio), 0)
+		s.held[prio][int(q.port)*len(s.ports)+in] -= size
+		if x := &s.xoff[in]; *x>>prio&1 != 0 && !s.pauses(in, int(prio), true) {
+			*x &^= 1 << prio
+			s.ports[in].tell(prio, 0)
 		}
 	}
 }
@@ -197,26 +214,20 @@ func (d *Direction) MeanQueue(reset bool) float64 {
 // serve sends the next packet of the queues if the direction is free.
 func (d *Direction) serve() {
 	q := d.q
-	if d.armed {
-		return
-	}
-	for {
-		if q.control.head == nil && q.nonEmpty&^q.paused == 0 {
-			return
-		}
+	for !d.armed && (q.nonEmpty&^q.paused != 0 || q.control.head != nil) {
 		if !d.free() {
-			d.rearm()
+			d.armed = true
+			d.e.queue.push(newEvent(d.busyUntil, evFree, d.id))
 			return
 		}
-		p := q.next()
-		d.send(p)
+		d.send(q.next())
 	}
 }
 
 // next takes the packet off whose turn it is; there is one.
 func (q *egress) next() *packet {
-	if p := q.control.pop(); p != nil {
-		return p
+	if q.control.head != nil {
+		return q.control.pop()
 	}
 	ready := q.nonEmpty &^ q.paused
 	s := q.sw
@@ -235,15 +246,15 @@ func (q *egress) next() *packet {
 // weight in longest frames to what a priority may send.
 func (q *egress) roundRobin(ready uint8) int {
 	for {
-		p := q.turn
-		if ready>>p&1 != 0 && q.deficit[p] >= int(q.q[p].head.size) {
-			q.deficit[p] -= int(q.q[p].head.size)
+		p := int(q.turn)
+		if ready>>p&1 != 0 && q.deficit[p] >= int(q.q[p].first().size) {
+			q.deficit[p] -= int(q.q[p].first().size)
 			return p
 		}
 		if ready>>p&1 == 0 {
 			q.deficit[p] = 0
 		}
-		q.turn = (p + 1) & 7
+		q.turn = int32(p+1) & 7
 		if ready>>q.turn&1 != 0 {
 			q.deficit[q.turn] += q.sw.cfg.Weights[q.turn] * maxWire
 		}

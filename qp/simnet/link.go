@@ -114,12 +114,10 @@ func (l *Link) Config() LinkConfig { return l.cfg }
 // Direction is one direction of a link.
 type Direction struct {
 	// What an arrival looks at: one line of the processor's cache.
-	flight list    // packets under way, by arrival
+	flight flight
 	toE    *engine // of to
 	toSW   *Switch // the node that it leads to: one of these two
 	toHost *Host
-	e      *engine // of from
-	q      *egress // of a switch
 	id     int32
 	toPort int32 // of toSW
 
@@ -134,14 +132,15 @@ type Direction struct {
 	crossing  bool // it leads to another engine
 	delay     int64
 
-	lastArrival stamp // of flight
+	e           *engine // of from
+	q           *egress // of a switch
+	lastArrival stamp   // of flight
 	count       uint64
 	counters    LinkCounters
 
 	n        *Network
 	from, to *end
 	rate     uint64
-	limit    int
 	sent     list // crossing: packets that the other engine has not got yet
 	lates    list // packets that were held back, by arrival
 	trouble
@@ -175,8 +174,9 @@ func (d *Direction) To() Node { return d.to.node() }
 
 // Counters returns what was counted.
 func (d *Direction) Counters() *LinkCounters {
-	if d.q != nil {
-		d.q.account(d.e.now.ns)
+	if q := d.q; q != nil {
+		q.account(d.e.now.ns)
+		d.counters.MaxQueue = int(q.maxBytes)
 	} else {
 		d.from.nic.account(d)
 	}
@@ -194,7 +194,7 @@ func (d *Direction) Queue() int {
 	if d.q == nil {
 		return 0
 	}
-	return d.q.bytes
+	return int(d.q.bytes)
 }
 
 // SetFaults changes what the direction does to packets from now on. The numbers
@@ -258,7 +258,7 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 	for _, x := range [2][2]*end{{l.a, l.b}, {l.b, l.a}} {
 		d := &Direction{
 			n: n, e: n.engines[0], toE: n.engines[0], id: int32(len(n.dirs)), from: x[0], to: x[1], rate: cfg.Rate, delay: int64(cfg.Delay),
-			toSW: x[1].sw, toHost: x[1].host, toPort: int32(x[1].port), limit: cfg.QueueLimit,
+			toSW: x[1].sw, toHost: x[1].host, toPort: int32(x[1].port),
 			trouble: trouble{luck: newRNG(n.cfg.Seed, uint64(len(n.dirs)))},
 		}
 		x[0].out, x[1].in = d, d
@@ -268,7 +268,7 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 			}
 		}
 		if sw := x[0].sw; sw != nil {
-			d.q = newEgress(d, sw)
+			d.q = newEgress(d, sw, cfg.QueueLimit)
 		}
 		n.dirs = append(n.dirs, d)
 	}

@@ -73,15 +73,16 @@ type Switch struct {
 	// What every packet looks at comes first.
 	n        *Network
 	e        *engine
-	routes   []uint16 // by number of the destination host: which of ways
-	ways     []ways   // the first is none
-	buffer   BufferPolicy
-	xoff     []uint8 // by port: priorities that its peer was asked to pause
+	routes   []uint16      // by number of the destination host: which of ways
+	ways     []ways        // the first is none
+	static   *staticBuffer // buffer, where it is that
+	xoff     []uint8       // by port: priorities that its peer was asked to pause
 	lossless uint8
 	strict   uint8 // priorities
 	used     int
 	maxUsed  int
 	ports    []*swPort
+	buffer   BufferPolicy
 	router   Router
 	luck     rng
 	salt     uint64
@@ -119,29 +120,31 @@ type egress struct {
 	// What every packet looks at: a line of the processor's cache, and one of q.
 	sw       *Switch
 	d        *Direction
-	control  list // PFC frames, before all else
-	bytes    int
+	control  list    // PFC frames, before all else
 	area     float64 // byte nanoseconds that waited
 	areaAt   int64
+	bytes    int32
 	port     int32 // of the switch
 	nonEmpty uint8
 	paused   uint8 // priorities that stand still
 	dead     uint8 // those of paused that the watchdog has given up
 	marks    bool  // by cp
+	turn     int32
+	maxBytes int32 // that there were
+	limit    int32 // of bytes, for priorities that are not lossless
 
-	q      [8]queue
+	q      [8]queue // from here on priorities 0 and 3 have a line of the cache to themselves
 	cp     cnp.CongestionPoint
 	pauses pauses
 
 	deficit [8]int
-	turn    int
 	from    int64 // when area was 0
 }
 
 // queue is what waits for an output in one priority.
 type queue struct {
-	list
-	bytes int
+	ring
+	bytes int32
 }
 
 // AddSwitch adds a switch. Errors wrap ErrConfig or cnp.ErrParams; that the buffer
@@ -180,7 +183,8 @@ func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 	case cfg.Dynamic != nil:
 		s.buffer = newDynamic(&s.cfg)
 	default:
-		s.buffer = &staticBuffer{cfg: &s.cfg}
+		s.static = &staticBuffer{cfg: &s.cfg}
+		s.buffer = s.static
 	}
 	if cfg.Router != nil {
 		s.router = cfg.Router()
@@ -229,8 +233,11 @@ func (s *Switch) attach(e *end) {
 	s.n.swPorts = append(s.n.swPorts, p)
 }
 
-func newEgress(d *Direction, s *Switch) *egress {
-	q := &egress{sw: s, d: d, port: int32(d.from.port), marks: s.cfg.ECN != nil}
+func newEgress(d *Direction, s *Switch, limit int) *egress {
+	q := &egress{sw: s, d: d, port: int32(d.from.port), marks: s.cfg.ECN != nil, limit: math.MaxInt32}
+	if limit != 0 {
+		q.limit = int32(min(limit, math.MaxInt32))
+	}
 	if c := s.cfg.ECN; c != nil {
 		p := *c
 		if r := s.cfg.ECNRate; r != 0 && d.rate != 0 {

@@ -245,7 +245,11 @@ func (n *Network) exchange() {
 		for _, d := range e.crossing {
 			to := d.toE
 			for p := d.sent.pop(); p != nil; p = d.sent.pop() {
-				d.fly(p, p.late)
+				if p.late {
+					d.flyLate(p)
+				} else {
+					d.fly(p.at, p)
+				}
 				if back := to.free; back != nil {
 					to.free = back.next
 					back.next = e.free

@@ -92,6 +92,13 @@ func TestIdeal(t *testing.T) {
 // Rounds of a workload: no transfer of a round begins at a host before all that ends the
 // round before is over there.
 func TestRounds(t *testing.T) {
+	// In a chain host 0 ends nothing: it waits for its own part. What another host's
+	// transfer begins waits for the host's own as well.
+	chain := lab.Rounds([]lab.Transfer{{From: 0, To: 1, Size: 1}, {From: 1, To: 2, Size: 1, After: []int{0}}}, 3)
+	require.Equal(t, []int{0}, chain[2].After)
+	require.Equal(t, []int{2, 1}, chain[3].After)
+	require.Equal(t, []int{2}, chain[4].After)
+
 	list := lab.Rounds(lab.RingAllReduce(4, 400_000), 3)
 	require.Len(t, list, 3*4*6)
 	require.Empty(t, list[0].After)

@@ -60,8 +60,9 @@ func RingAllReduce(hosts, size int) []Transfer {
 	return out
 }
 
-// Rounds returns so many rounds of a workload. What begins a round at a host waits for
-// what ends the one before there: transfers from and to the host for which no other waits.
+// Rounds returns so many rounds of a workload. At each host nothing of a round begins
+// before what ends the one before is over there: transfers from and to the host for which
+// no other waits or, where others wait for each, all of them.
 func Rounds(list []Transfer, rounds int) []Transfer {
 	waited := make([]bool, len(list))
 	for _, t := range list {
@@ -69,11 +70,17 @@ func Rounds(list []Transfer, rounds int) []Transfer {
 			waited[k] = true
 		}
 	}
-	ends := make(map[int][]int) // by host
+	ends, all := make(map[int][]int), make(map[int][]int) // by host
 	for i, t := range list {
-		if !waited[i] {
-			ends[t.From] = append(ends[t.From], i)
-			ends[t.To] = append(ends[t.To], i)
+		for _, h := range [2]int{t.From, t.To} {
+			if all[h] = append(all[h], i); !waited[i] {
+				ends[h] = append(ends[h], i)
+			}
+		}
+	}
+	for h := range all {
+		if len(ends[h]) == 0 {
+			ends[h] = all[h]
 		}
 	}
 	var out []Transfer
@@ -84,7 +91,7 @@ func Rounds(list []Transfer, rounds int) []Transfer {
 			for _, k := range t.After {
 				after = append(after, base+k)
 			}
-			if r > 0 && len(t.After) == 0 {
+			if r > 0 {
 				t.Start = 0
 				for _, k := range ends[t.From] {
 					after = append(after, base-len(list)+k)
