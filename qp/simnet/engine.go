@@ -30,8 +30,7 @@ type engine struct {
 	events uint64
 	hops   uint64
 
-	large  bool   // warm is worth its while
-	warmed uint64 // nothing, but that the compiler must not leave out
+	warming
 
 	crossing  []*Direction // with packets for another engine
 	suspects  []suspect    // pauses that have lasted
@@ -74,7 +73,7 @@ func (e *engine) run(limit int64) {
 		last := len(q.cur) - 1
 		if last < 0 && q.fill() {
 			if last = len(q.cur) - 1; e.large {
-				e.warm(q.cur)
+				e.ahead(len(q.cur))
 			}
 		}
 		if last < 0 || q.cur[last].at >= e.soon {
