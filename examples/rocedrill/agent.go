@@ -4,7 +4,11 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,7 +45,7 @@ func parseReply(cmd, line string) (reply, error) {
 	case "err":
 		return reply{}, &errAgent{cmd, rest}
 	default:
-		return reply{}, fmt.Errorf("agent: %q is no reply: does something else listen there?", line)
+		return reply{}, fmt.Errorf("%.40q is no reply of drill-agent: does something else listen there?", strings.TrimSpace(line))
 	}
 	var a reply
 	for i, part := range strings.Split(rest, "|") {
@@ -61,55 +65,197 @@ func parseReply(cmd, line string) (reply, error) {
 
 // remote is an agent behind a TCP connection.
 type remote struct {
-	addr string
-	c    net.Conn
-	r    *bufio.Reader
-	err  error // until revive
+	addr   string
+	reboot time.Duration // how long a host that went away may take to come back
+	lost   bool          // it did not come back in that time
+	c      net.Conn
+	r      *bufio.Reader
+	err    error // until revive
 }
 
 // errGone means that the agent's connection has ended: the device's host is gone, or the
 // agent died.
 var errGone = errors.New("the agent is gone")
 
+// What a reply may take, besides the time that a command itself asks for, and how long it
+// may be. A host that is gone says nothing either, so that "info" is waited for less long.
+var (
+	replyTime = 20 * time.Second
+	infoTime  = 10 * time.Second
+)
+
+const maxReply = 1 << 20
+
 func dialAgent(addr string) (*remote, error) {
 	c, err := net.DialTimeout("tcp", addr, 10*time.Second)
 	if err != nil {
 		return nil, fmt.Errorf("no agent at %s: %w\nStart it at the device's host: drill-agent [-d DEVICE] [-p PORT]", addr, err)
 	}
-	return &remote{addr: addr, c: c, r: bufio.NewReaderSize(c, 1<<20)}, nil
+	return newRemote(addr, c), nil
 }
 
-// revive connects again to an agent that was gone: it, or its host, may have started anew.
+func newRemote(addr string, c net.Conn) *remote {
+	return &remote{addr: addr, c: c, r: bufio.NewReaderSize(c, maxReply)}
+}
+
+// info asks the agent what the device can.
+func (a *remote) info() (reply, error) {
+	r, err := a.ask("info", infoTime)
+	switch {
+	case err != nil:
+		return r, fmt.Errorf("%s takes connections, but no agent responds there; does drill-agent run, and for this program alone? %w", a.addr, err)
+	case r.words["device"] == "":
+		return r, fmt.Errorf("%s takes connections, but it is no drill-agent: it names no device", a.addr)
+	}
+	return r, nil
+}
+
+// revive connects again to an agent that was gone: it, or its host, may have started anew. It
+// is waited for once; when it did not come back, each script asks whether it has.
 func (a *remote) revive() {
 	if a.err == nil {
 		return
 	}
 	a.c.Close()
-	if b, err := dialAgent(a.addr); err == nil {
-		if _, err := b.do("info"); err == nil {
-			*a = *b
+	wait, each := a.reboot, infoTime
+	if a.lost {
+		wait, each = 0, time.Second
+	}
+	for end := time.Now().Add(wait); ; {
+		if c, err := net.DialTimeout("tcp", a.addr, each); err == nil {
+			b := newRemote(a.addr, c)
+			if _, err := b.ask("info", each); err == nil {
+				a.c, a.r, a.err, a.lost = b.c, b.r, nil, false
+				return
+			}
+			c.Close()
+		}
+		if !time.Now().Before(end) {
+			a.lost = true
 			return
 		}
-		b.close()
+		time.Sleep(500 * time.Millisecond)
 	}
 }
 
 func (a *remote) do(format string, v ...any) (reply, error) {
 	cmd := fmt.Sprintf(format, v...)
+	if cmd == "info" || cmd == "log" {
+		return a.ask(cmd, infoTime)
+	}
+	return a.ask(cmd, replyTime)
+}
+
+func (a *remote) ask(cmd string, within time.Duration) (reply, error) {
 	if a.err != nil {
 		return reply{}, a.err
 	}
-	_ = a.c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = a.c.SetDeadline(time.Now().Add(within))
 	_, err := a.c.Write([]byte(cmd + "\n"))
-	line := ""
+	var line []byte
 	if err == nil {
-		line, err = a.r.ReadString('\n')
+		line, err = a.r.ReadSlice('\n')
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("no reply to %q in %v", firstWord(cmd), within)
+	}
+	if errors.Is(err, bufio.ErrBufferFull) {
+		err = fmt.Errorf("more than %d bytes without the end of a line", maxReply)
 	}
 	if err != nil {
-		a.err = fmt.Errorf("%w: %v", errGone, err)
+		a.err = fmt.Errorf("%w: %w", errGone, err)
 		return reply{}, a.err
 	}
-	return parseReply(cmd, line)
+	r, err := parseReply(firstWord(cmd), string(line))
+	if r.words == nil && !isRefusal(err) {
+		a.err = fmt.Errorf("%w: %w", errGone, err) // what is no reply now will be none to the next command
+		return r, a.err
+	}
+	return r, err
+}
+
+func firstWord(s string) string {
+	w, _, _ := strings.Cut(s, " ")
+	return w
+}
+
+func isRefusal(err error) bool {
+	var e *errAgent
+	return errors.As(err, &e)
 }
 
 func (a *remote) close() { a.c.Close() }
+
+// obituary is for an agent that is gone. It waits for it to come back, and says how its host
+// died; an error says that it is the agent alone that went away, for which the device may
+// have nothing to answer.
+func (d *device) obituary() (how string, err error) {
+	a, ok := d.agent.(*remote)
+	if !ok {
+		return "", errGone
+	}
+	why := a.err
+	boot := d.can["boot"]
+	a.revive()
+	how = d.console.said()
+	if a.err != nil {
+		if _, err := resolve(d.link, ourMAC, d.our4, d.ip4); err == nil && how == "" {
+			return "", fmt.Errorf("%w; its host still answers ARP", why)
+		}
+		return "it answers no more" + how, nil
+	}
+	info, err := a.info()
+	if err != nil {
+		return "", err
+	}
+	for k, v := range info.words {
+		d.can[k] = v
+	}
+	if boot != "" && d.can["boot"] == boot {
+		return "", fmt.Errorf("%w; it came back, and its host had not gone", why)
+	}
+	if d.mac, err = resolve(d.link, ourMAC, d.our4, d.ip4); err != nil {
+		return "", fmt.Errorf("%v, after its host started anew: %w", d.ip4, err)
+	}
+	return "it started anew" + how, nil
+}
+
+// consoleFile is the file that the console of the device's host is written to, if there is one.
+type consoleFile struct {
+	file string
+	at   int64 // how much of it has been read
+}
+
+var (
+	lastWords = regexp.MustCompile(`(?m)(BUG: .*|kernel BUG at .*|Oops: .*|general protection fault.*|RIP: .*|Kernel panic.*)\r?$`)
+	liveWords = regexp.MustCompile(`\b(CPU|PID): \d+ ?|0x[0-9a-f]{6,}|\b[0-9a-f]{12,16}\b|\b0010:|\s+$`)
+)
+
+// said is what the console has that tells how the kernel ended, since the last time: ": ..." or
+// nothing. What differs from one time to the next is left out.
+func (c *consoleFile) said() string {
+	if c == nil || c.file == "" {
+		return ""
+	}
+	f, err := os.Open(c.file)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.NewSectionReader(f, c.at, maxReply))
+	c.at += int64(len(b))
+	if err != nil {
+		return ""
+	}
+	var out []string
+	for _, m := range lastWords.FindAllString(string(b), -1) {
+		m = strings.Join(strings.Fields(liveWords.ReplaceAllString(m, "")), " ")
+		if !slices.Contains(out, m) && len(out) < 3 {
+			out = append(out, m)
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(out, "; ")
+}

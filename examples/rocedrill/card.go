@@ -49,6 +49,17 @@ func (c *card) news() int {
 	return n
 }
 
+// deaths counts scripts that the device's host did not outlive.
+func (c *card) deaths() int {
+	n := 0
+	for _, r := range c.results {
+		if r.died {
+			n++
+		}
+	}
+	return n
+}
+
 // summary is the card in a line.
 func (c *card) summary() string {
 	return fmt.Sprintf("%d scripts: %d follow, %d deviate (%d of them known), %d not applicable, %d not reached; %.1f s",
@@ -92,6 +103,9 @@ func (c *card) table() string {
 			fmt.Fprintf(&b, ": %s", r.why)
 		}
 		b.WriteByte('\n')
+		for _, k := range r.kernel {
+			fmt.Fprintf(&b, "#   the kernel's log: %s\n", k)
+		}
 	}
 	return b.String()
 }
@@ -129,6 +143,9 @@ func (c *card) text(w io.Writer) error {
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s\n%s\n\n", c.title, c.summary())
+	if n := c.deaths(); n != 0 {
+		fmt.Fprintf(&b, "  %s\n\n", paint(term.Red, fmt.Sprintf("the device's host died in %d of them", n)))
+	}
 	for _, g := range c.groups() {
 		v := paint(term.Green, "follows")
 		switch {
@@ -153,6 +170,9 @@ func (c *card) text(w io.Writer) error {
 			fmt.Fprintf(&b, "    %s line %d:  %s\n    instead:   %s\n", r.s.file, r.line, r.stmt, r.why)
 			if c.pcap != "" && r.frame != 0 {
 				fmt.Fprintf(&b, "    frames:    %d to %d of %s\n", r.first, r.frame, c.pcap)
+			}
+			for _, k := range r.kernel {
+				fmt.Fprintf(&b, "    kernel:    %s\n", k)
 			}
 			if r.misses > 1 && r.misses < r.tries {
 				fmt.Fprintf(&b, "    unsteady:  in %d of %d tries\n", r.misses, r.tries)
@@ -236,6 +256,8 @@ func (c *card) json(w io.Writer) error {
 		Tries   int      `json:"tries"`
 		Misses  int      `json:"misses,omitempty"`
 		Notes   []string `json:"notes,omitempty"`
+		Kernel  []string `json:"kernel_log,omitempty"`
+		Died    bool     `json:"host_died,omitempty"`
 		Seconds float64  `json:"seconds"`
 	}
 	out := struct {
@@ -247,7 +269,7 @@ func (c *card) json(w io.Writer) error {
 	}{c.title, c.started.UTC(), c.took.Seconds(), c.pcap, nil}
 	for _, r := range c.results {
 		x := row{Name: r.s.id, Group: r.s.group.name, Rules: r.s.rules, Verdict: r.verdict.String(), File: r.s.file, Line: r.line,
-			Want: r.stmt, Got: r.why, Tries: r.tries, Misses: r.misses, Notes: r.notes, Seconds: r.took.Seconds(),
+			Want: r.stmt, Got: r.why, Tries: r.tries, Misses: r.misses, Notes: r.notes, Kernel: r.kernel, Died: r.died, Seconds: r.took.Seconds(),
 			Known: r.verdict == deviates && c.known[r.s.id]}
 		if c.pcap != "" {
 			x.First, x.Frame = r.first, r.frame
@@ -287,7 +309,7 @@ func (c *card) junit(w io.Writer) error {
 		s := suite{Name: g.name, Tests: g.all(), Errors: g.n[notReached], Skipped: g.n[notApplicable]}
 		for _, r := range g.results {
 			t := testcase{Name: r.s.id, Class: "rocedrill." + g.name, Time: fmt.Sprintf("%.3f", r.took.Seconds())}
-			m := &message{r.why, fmt.Sprintf("%s\n%s line %d: %s\ninstead: %s\n", r.s.about, r.s.file, r.line, r.stmt, r.why)}
+			m := &message{r.why, fmt.Sprintf("%s\n%s line %d: %s\ninstead: %s\n", r.s.about, r.s.file, r.line, r.stmt, r.why) + strings.Join(r.kernel, "\n")}
 			switch {
 			case r.verdict == deviates && c.known[r.s.id]:
 				m.Message = "known: " + m.Message
@@ -316,6 +338,9 @@ func (c *card) junit(w io.Writer) error {
 	}{Suites: suites})
 }
 
+// shownFrames is how many frames of a deviation are shown at once, those before it folded.
+const shownFrames = 8
+
 //go:embed card.html
 var cardPage string
 
@@ -329,11 +354,12 @@ func (c *card) html(w io.Writer) error {
 		return err
 	}
 	type row struct {
-		Name, Rules, About, File, Stmt, Why, Verdict string
-		Known                                        bool
-		Line, First, Frame, Tries, Misses            int
-		Notes, Trace                                 []string
-		Lines                                        []statementRow
+		Name, Title, Rules, About, File, Stmt, Why, Verdict string
+		Known, Died                                         bool
+		Line, First, Frame, Tries, Misses                   int
+		Notes, Kernel                                       []string
+		Trace, Before                                       []traced
+		Lines                                               []statementRow
 	}
 	type groupRow struct {
 		Name, Title                              string
@@ -342,16 +368,20 @@ func (c *card) html(w io.Writer) error {
 	}
 	page := struct {
 		Title, Summary, Started, Pcap string
+		Deaths                        int
 		Groups                        []groupRow
 		Deviations, Unreached         []row
-	}{Title: c.title, Summary: c.summary(), Started: c.started.UTC().Format("2006-01-02 15:04 UTC"), Pcap: c.pcap}
+	}{Title: c.title, Summary: c.summary(), Started: c.started.UTC().Format("2006-01-02 15:04 UTC"), Pcap: c.pcap, Deaths: c.deaths()}
 	for _, g := range c.groups() {
 		gr := groupRow{Name: g.name, Title: g.title, All: g.all(), Follows: g.n[follows], Deviates: g.n[deviates], Skipped: g.n[notApplicable], Missing: g.n[notReached]}
 		for _, r := range g.results {
-			x := row{Name: r.s.id, Rules: ruleTitles(r.s), About: r.s.about, File: r.s.file, Stmt: r.stmt, Why: r.why, Verdict: r.verdict.String(),
-				Known: r.verdict == deviates && c.known[r.s.id], Line: r.line, First: r.first, Frame: r.frame, Tries: r.tries, Misses: r.misses, Notes: r.notes, Trace: r.trace}
+			x := row{Name: r.s.id, Title: r.s.name, Died: r.died, Rules: ruleTitles(r.s), About: r.s.about, File: r.s.file, Stmt: r.stmt, Why: r.why, Verdict: r.verdict.String(),
+				Known: r.verdict == deviates && c.known[r.s.id], Line: r.line, First: r.first, Frame: r.frame, Tries: r.tries, Misses: r.misses, Notes: r.notes, Kernel: r.kernel, Trace: r.trace}
 			if x.Stmt == "-" || x.Stmt == "end" {
 				x.Stmt = "nothing more"
+			}
+			if n := len(x.Trace) - shownFrames; n > 1 {
+				x.Before, x.Trace = x.Trace[:n], x.Trace[n:]
 			}
 			for _, l := range r.s.lines {
 				x.Lines = append(x.Lines, statementRow{l.line, l.text, l.line == r.line && r.verdict == deviates})
@@ -366,6 +396,16 @@ func (c *card) html(w io.Writer) error {
 		}
 		page.Groups = append(page.Groups, gr)
 	}
+	// What the device's host did not outlive comes first.
+	slices.SortStableFunc(page.Deviations, func(a, b row) int {
+		switch {
+		case a.Died == b.Died:
+			return 0
+		case a.Died:
+			return -1
+		}
+		return 1
+	})
 	return t.Execute(w, page)
 }
 

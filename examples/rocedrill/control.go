@@ -72,6 +72,8 @@ func (r *run) control(name string, w *script.Words) error {
 		return r.falls(w)
 	case "call":
 		return r.dial(w)
+	case "flow":
+		return r.flow(w)
 	}
 	return fmt.Errorf("no statement %q", name)
 }
@@ -96,7 +98,7 @@ func letters(w *script.Words, def string) string {
 // connect makes the queue pair of the device: dut TYPE FIELDS.
 func (r *run) connect(w *script.Words) error {
 	kind := w.Next("the type")
-	services := map[string]bth.Service{"rc": bth.RC, "uc": bth.UC, "ud": bth.UD}
+	services := map[string]bth.Service{"rc": bth.RC, "uc": bth.UC, "ud": bth.UD, "xrc_send": bth.XRC, "xrc_recv": bth.XRC}
 	var ok bool
 	if r.service, ok = services[kind]; !ok {
 		return fmt.Errorf("no such type %q", kind)
@@ -112,19 +114,21 @@ func (r *run) connect(w *script.Words) error {
 	if err := w.Done(); err != nil {
 		return err
 	}
-	if r.v6 = v6; v6 && !r.d.ip6.IsValid() {
-		return inapplicable("the device has no IPv6 address that is known here")
-	}
+	r.v6 = v6
 	if r.s.by != "agent" {
 		return r.callProgram()
 	}
 	more := ""
-	if srq {
-		a, err := r.agentDo("srq recvs=64")
+	if xrc := kind == "xrc_recv"; srq || xrc {
+		cmd := "srq recvs=64"
+		if xrc {
+			cmd += " xrc=1"
+		}
+		a, err := r.agentDo("%s", cmd)
 		if err != nil {
 			return err
 		}
-		r.srq = a.num("srq")
+		r.srq, r.srqNum = a.num("srq"), uint32(a.num("srqn"))
 		more = fmt.Sprintf(" srq=%d", r.srq)
 	}
 	a, err := r.agentDo("qp type=%s access=%s qkey=%#x%s", kind, access, qkey, more)
@@ -240,6 +244,9 @@ func (r *run) post(w *script.Words) error {
 			to = r.d.our6
 		}
 		line += fmt.Sprintf(" dgid=%v dqpn=%d qkey=%#x", to, w.Num("qpn", 24, uint64(r.qpn)), w.Num("qkey", 32, defaultQKey))
+	}
+	if r.service == bth.XRC {
+		line += fmt.Sprintf(" srqn=%d", w.Num("srq", 24, 1))
 	}
 	flush := w.Num("flush", 24, 0)
 	if err := w.Done(); err != nil {
@@ -408,6 +415,26 @@ func (r *run) state(w *script.Words) error {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return deviated("the state stays")
+}
+
+// flow wants all packets of the device to our queue pair to have come from one UDP source port
+// of the dynamic range.
+func (r *run) flow(w *script.Words) error {
+	if err := w.Done(); err != nil {
+		return err
+	}
+	if len(r.ports) == 0 {
+		return deviated("no packet came")
+	}
+	for _, p := range r.ports {
+		if p < 0xc000 {
+			return deviated("UDP source port %d", p)
+		}
+		if p != r.ports[0] {
+			return deviated("more than one UDP source port")
+		}
+	}
+	return nil
 }
 
 // event waits for an asynchronous event: event NAME.

@@ -28,6 +28,8 @@ type drill struct {
 	by    string // agent, cm, or a program that takes connections
 	needs []string
 	lines []statement
+	basis *regexp.Regexp // of statements: scripts that have one like it build on this script
+	on    []*drill       // what this one builds on: where that deviates it is not run
 }
 
 type statement struct {
@@ -37,7 +39,7 @@ type statement struct {
 
 // groupOrder is the order of the exam: what later groups build on comes first, and
 // what may do the device harm last.
-var groupOrder = []string{"headers", "psn", "ack", "rnr", "read", "atomic", "write", "send", "errors", "timers", "uc", "ud", "cm", "programs", "congestion", "robustness"}
+var groupOrder = []string{"headers", "psn", "ack", "rnr", "read", "atomic", "write", "send", "errors", "timers", "uc", "ud", "xrc", "cm", "programs", "congestion", "robustness"}
 
 // loadExam reads the scripts that are part of this program.
 func loadExam() ([]*group, error) {
@@ -61,7 +63,30 @@ func loadExam() ([]*group, error) {
 		}
 		gs = append(gs, g)
 	}
+	build(gs)
 	return gs, nil
+}
+
+// build finds what each script builds on: scripts that are the basis of statements that it
+// has. A device that does those wrong is told so once.
+func build(gs []*group) {
+	var all []*drill
+	for _, g := range gs {
+		all = append(all, g.scripts...)
+	}
+	for i, base := range all {
+		for j, s := range all {
+			// Of two that are each other's basis the first one is.
+			if s != base && s.has(base.basis) && (i < j || !base.has(s.basis)) {
+				s.on = append(s.on, base)
+			}
+		}
+	}
+}
+
+// has reports whether a statement of the script is of a form.
+func (s *drill) has(form *regexp.Regexp) bool {
+	return form != nil && slices.ContainsFunc(s.lines, func(l statement) bool { return form.MatchString(l.text) })
 }
 
 var notWord = regexp.MustCompile(`[^a-z0-9]+`)
@@ -101,6 +126,11 @@ func parseGroup(name, file, text string) (*group, error) {
 				s.rules = append(s.rules, strings.Fields(rest)...)
 			case "by":
 				s.by = rest
+			case "basis":
+				var err error
+				if s.basis, err = regexp.Compile(rest); err != nil {
+					return nil, fmt.Errorf("%s:%d: %w", file, n, err)
+				}
 			case "needs":
 				s.needs = append(s.needs, strings.Fields(rest)...)
 			default:

@@ -7,6 +7,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -24,6 +25,9 @@ var (
 	keep    = flag.String("keep", "", "folder for the page, the capture and the kernel's console")
 )
 
+// limit is the longest that the exam of a driver may take.
+const limit = 10 * time.Minute
+
 // TestGuest examines the Linux driver in the guest of examples/softrnic, by the agent and
 // by programs of rdma-core, and compares the verdicts with its golden card.
 func TestGuest(t *testing.T) {
@@ -34,15 +38,16 @@ func TestGuest(t *testing.T) {
 	out, err := exec.Command("../softrnic/guest/prepare").CombinedOutput()
 	require.NoError(t, err, string(out))
 	here, there, tcp := freePort(t, "udp"), freePort(t, "udp"), freePort(t, "tcp")
+	console := filepath.Join(dir, "console.txt")
 	guest := exec.Command("../softrnic/guest/run", fmt.Sprint(there), fmt.Sprint(here), "--tcp", fmt.Sprintf("%d:7175", tcp),
-		"--console", filepath.Join(dir, "console.txt"), "--set", "DRILL=1")
+		"--console", console, "--reboot", "--set", "DRILL=1")
 	in, err := guest.StdinPipe() // its end powers the guest off
 	require.NoError(t, err)
 	guest.Stderr = os.Stderr
 	stdout, err := guest.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, guest.Start())
-	kill := time.AfterFunc(15*time.Minute, func() { guest.Process.Kill() })
+	kill := time.AfterFunc(limit+time.Minute, func() { guest.Process.Kill() })
 	t.Cleanup(func() {
 		in.Close()
 		time.AfterFunc(10*time.Second, func() { guest.Process.Kill() })
@@ -52,14 +57,17 @@ func TestGuest(t *testing.T) {
 	up := make([]byte, 4096) // the guest's first line says that it is up
 	n, err := stdout.Read(up)
 	require.NoError(t, err, "the guest did not come up")
+	go io.Copy(io.Discard, stdout) // it says so again after a panic
 	_, kernel, _ := strings.Cut(string(up[:n]), "kernel=")
 	version := strings.Join(strings.SplitN(kernel, ".", 3)[:2], ".")
 
 	args := []string{"-segment", fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", here, there), "-agent", fmt.Sprintf("127.0.0.1:%d", tcp),
-		"-cm", "192.0.2.2", "-cm", "rdma_server=192.0.2.2", "-mutations", fmt.Sprint(*percent), "-title", "rdma_rxe of Linux " + version,
+		"-cm", "192.0.2.2", "-cm", "[2001:db8::2]:7274", "-cm", "rdma_server=192.0.2.2", "-console", console, "-mutations", fmt.Sprint(*percent), "-title", "rdma_rxe of Linux " + version,
 		"-card", filepath.Join(dir, "card.txt"), "-html", filepath.Join(dir, "card.html"), "-pcap", filepath.Join(dir, "drill.pcapng")}
 	var text, errs bytes.Buffer
-	code := run0(context.Background(), args, &text, &errs)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	code := run0(ctx, args, &text, &errs)
 	require.Less(t, code, 2, errs.String())
 	t.Log("\n" + text.String())
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "card.out"), text.Bytes(), 0o666))

@@ -123,6 +123,7 @@ type wire struct {
 	ep   *endpoint.Endpoint
 	mu   sync.Mutex
 	in   []arrival
+	size int // bytes in in
 	here chan struct{}
 }
 
@@ -131,8 +132,8 @@ type arrival struct {
 	at time.Time
 }
 
-// maxWaiting bounds the frames that wait for the script.
-const maxWaiting = 1 << 16
+// maxWaiting bounds the bytes of frames that wait for the script; what comes then is dropped.
+const maxWaiting = 64 << 20
 
 // openWire attaches to a wire with an address of our own.
 func openWire(w endpoint.Wire, addrs []netip.Addr, mac frame.MAC) (*wire, error) {
@@ -152,8 +153,9 @@ func (l *wire) filter(sent bool, b []byte) [][]byte {
 	arp, roce := len(b) >= 42 && b[12] == 8 && b[13] == 6 && b[21] == 2, isRoCE(b)
 	if arp || roce {
 		l.mu.Lock()
-		if len(l.in) < maxWaiting {
+		if l.size < maxWaiting {
 			l.in = append(l.in, arrival{bytes.Clone(b), time.Now()})
+			l.size += len(b) + 64
 		}
 		l.mu.Unlock()
 		select {
@@ -184,7 +186,13 @@ func (l *wire) await(until time.Time) ([]byte, time.Time, bool) {
 		l.mu.Lock()
 		if len(l.in) != 0 {
 			a := l.in[0]
+			if a.at.After(until) { // later: or a flood would never end
+				l.mu.Unlock()
+				return nil, time.Now(), false
+			}
+			l.in[0] = arrival{}
 			l.in = l.in[1:]
+			l.size -= len(a.b) + 64
 			l.mu.Unlock()
 			return a.b, a.at, true
 		}

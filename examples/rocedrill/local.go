@@ -151,7 +151,7 @@ func (d *local) command(name string, c command) (string, error) {
 	q := d.qps[int(c.num("qp", 0))]
 	switch name {
 	case "info":
-		return "device=softnic flush=1 atomic_write=1 mw=1 mcast=1 kernel=none", nil
+		return "device=softnic flush=1 atomic_write=1 mw=1 mcast=1 xrc=1 kernel=none", nil
 	case "reset":
 		for _, q := range d.qps {
 			q.Destroy()
@@ -193,10 +193,13 @@ func (d *local) command(name string, c command) (string, error) {
 		d.mws[h] = key
 		return fmt.Sprintf("mw=%d rkey=%#x addr=%#x", h, key, m.addr+c.num("off", 0)), err
 	case "srq":
-		s, err := d.dut.CreateSRQ(int(c.num("recvs", 16)), 0)
+		s, err := d.dut.CreateSRQ(int(c.num("recvs", 16)), uint32(c.num("xrc", 0)))
+		if err != nil {
+			return "", err
+		}
 		h := d.handle()
 		d.srqs[h] = s
-		return fmt.Sprintf("srq=%d", h), err
+		return fmt.Sprintf("srq=%d srqn=%d", h, s.Num()), nil
 	case "qp":
 		return d.createQP(c)
 	case "recv":
@@ -254,10 +257,19 @@ func (d *local) command(name string, c command) (string, error) {
 
 func (d *local) createQP(c command) (string, error) {
 	q := &localQP{cq: softnic.NewCQ(), access: rights(c["access"]), results: map[uint64]func(){}}
-	types := map[string]qp.Type{"rc": qp.RC, "uc": qp.UC, "ud": qp.UD}
+	types := map[string]qp.Type{"rc": qp.RC, "uc": qp.UC, "ud": qp.UD, "xrc_send": qp.XRCSend, "xrc_recv": qp.XRCRecv}
+	cfg := softnic.QPConfig{Config: qp.Config{Type: types[c["type"]], PD: d.pds[0], MaxSendWR: 128, MaxRecvWR: 512,
+		MaxRdAtomic: 16, MaxDestRdAtomic: 16}, SendCQ: q.cq, RecvCQ: q.cq}
+	switch cfg.Type {
+	case qp.XRCSend:
+		cfg.MaxRecvWR = 0
+	case qp.XRCRecv:
+		cfg.XRCD, cfg.MaxSendWR = 1, 0
+	default:
+		cfg.SRQ = d.srqs[int(c.num("srq", 0))]
+	}
 	var err error
-	q.QP, err = d.dut.CreateQP(softnic.QPConfig{Config: qp.Config{Type: types[c["type"]], PD: d.pds[0], MaxSendWR: 128, MaxRecvWR: 512,
-		MaxRdAtomic: 16, MaxDestRdAtomic: 16}, SendCQ: q.cq, RecvCQ: q.cq, SRQ: d.srqs[int(c.num("srq", 0))]})
+	q.QP, err = d.dut.CreateQP(cfg)
 	if err != nil {
 		return "", err
 	}
@@ -317,6 +329,7 @@ func (d *local) post(q *localQP, c command) error {
 	if c["solicited"] == "1" {
 		wr.Flags |= qp.Solicited
 	}
+	wr.SRQ = uint32(c.num("srqn", 0))
 	if op == qp.OpFlush {
 		wr.Length, wr.Local = uint32(c.num("flush_len", 0)), nil
 	}

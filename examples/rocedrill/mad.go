@@ -50,31 +50,26 @@ func (m *madMessage) String() string {
 	return m.Header.AttributeID.String()
 }
 
-// dial begins a call with the program that the script names: call [PROGRAM], and what
-// comes is the script's business.
+// dial begins a call with the program that the script needs: call [v6], and what comes is
+// the script's business.
 func (r *run) dial(w *script.Words) error {
-	name := "rping"
-	if len(w.Rest()) != 0 {
-		name = w.Next("the program")
-	}
+	w.Flag("v6") // r.needs has seen it
 	if err := w.Done(); err != nil {
 		return err
-	}
-	if r.s.by != "cm" {
-		name = r.s.by
-	}
-	if a, ok := r.d.cm[name]; ok {
-		r.calls.to = a
-	} else {
-		for _, a := range r.d.cm {
-			r.calls.to = a
-		}
 	}
 	r.d.comms++
 	r.service, r.mads = bth.RC, true
 	r.calls.local = uint64(r.d.comms)<<8 | 0x5a
 	r.calls.guid, r.calls.tid = 0x0200_5e00_5300_0001, r.calls.local
 	return nil
+}
+
+// ends are the addresses of a call, of the kind that the script is about.
+func (r *run) ends() (ours, theirs netip.Addr) {
+	if r.v6 {
+		return r.d.our6, r.d.ip6
+	}
+	return r.d.our4, r.d.ip4
 }
 
 // callProgram connects to a program: REQ, REP, RTU.
@@ -154,6 +149,7 @@ func (r *run) hangUp() {
 func (r *run) sendMAD(w *script.Words) error {
 	c := &r.calls
 	name := w.Next("the message")
+	ours, theirs := r.ends()
 	id := uint32(w.Num("comm_id", 32, c.local))
 	remote := uint32(w.Num("remote_id", 32, uint64(c.remote)))
 	tid := w.Num("tid", 64, c.tid)
@@ -163,12 +159,12 @@ func (r *run) sendMAD(w *script.Words) error {
 	case "REQ":
 		m.Header.AttributeID = cm.AttrREQ
 		port := uint16(w.Num("port", 16, uint64(c.to.Port())))
-		h, err := cm.NewCMAHeader(netip.AddrPortFrom(r.d.our4, 4000), r.d.ip4)
+		h, err := cm.NewCMAHeader(netip.AddrPortFrom(ours, 4000), theirs)
 		if err != nil {
 			return err
 		}
 		h.MajorVersion = uint8(w.Num("cma_version", 4, 0))
-		h.IPVersion = uint8(w.Num("ip_version", 4, 4))
+		h.IPVersion = uint8(w.Num("ip_version", 4, uint64(h.IPVersion)))
 		c.psn = 0
 		m.REQ = cm.REQ{LocalCommID: id, ServiceID: cm.ServiceID(w.Num("service", 64, uint64(cm.IPServiceID(cm.ProtocolTCP, port)))), LocalCAGUID: w.Num("guid", 64, c.guid),
 			LocalQPN: uint32(w.Num("qpn", 24, uint64(r.qpn))), ResponderResources: uint8(w.Num("resources", 8, 4)), InitiatorDepth: uint8(w.Num("depth", 8, 4)),
@@ -176,7 +172,7 @@ func (r *run) sendMAD(w *script.Words) error {
 			StartingPSN: uint32(w.Num("psn", 24, 0)), RetryCount: uint8(w.Num("retry_cnt", 3, 7)), RNRRetryCount: 7, PartitionKey: 0xffff,
 			PathPacketPayloadMTU: cm.MTU(w.Num("mtu", 4, 3)), MaxCMRetries: 15, PrivateData: h.AppendTo(nil)}
 		p := &m.REQ.Primary
-		p.LocalPortGID, p.RemotePortGID = r.d.our4.As16(), r.d.ip4.As16()
+		p.LocalPortGID, p.RemotePortGID = ours.As16(), theirs.As16()
 		p.HopLimit, p.PacketRate, p.LocalACKTimeout = 64, 3, uint8(w.Num("ack_timeout", 5, 18))
 		p.LocalPortLID, p.RemotePortLID = 0xffff, 0xffff
 	case "RTU":
@@ -198,7 +194,7 @@ func (r *run) sendMAD(w *script.Words) error {
 	case "SIDR_REQ":
 		m.Header.AttributeID = cm.AttrSIDRREQ
 		port := uint16(w.Num("port", 16, 9))
-		h, err := cm.NewCMAHeader(netip.AddrPortFrom(r.d.our4, 4000), r.d.ip4)
+		h, err := cm.NewCMAHeader(netip.AddrPortFrom(ours, 4000), theirs)
 		if err != nil {
 			return err
 		}
@@ -213,8 +209,11 @@ func (r *run) sendMAD(w *script.Words) error {
 	if err := w.Done(); err != nil {
 		return err
 	}
-	f := &frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DstMAC: r.d.mac, SrcMAC: ourMAC, Src: r.d.our4, Dst: r.d.ip4,
+	f := &frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DstMAC: r.d.mac, SrcMAC: ourMAC, Src: ours, Dst: theirs,
 		DF: true, HopLimit: 64, SrcPort: 0xc001, DstPort: frame.Port}
+	if r.v6 {
+		f.Net = frame.IPv6
+	}
 	p := &f.Packet
 	p.Opcode, p.M, p.PKey, p.DestQP = bth.UDSendOnly, true, 0xffff, 1
 	p.DETH.QKey, p.DETH.SrcQP = qkey, 1

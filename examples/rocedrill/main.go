@@ -35,13 +35,14 @@ type options struct {
 	junit, html, baseline, pcap string
 	mutations                   int
 	seed                        uint64
-	patience                    time.Duration
+	patience, reboot            time.Duration
+	console                     string
 	title                       string
 	card                        string
 }
 
 // programFlag collects -cm [PROGRAM=]ADDRESS[:PORT].
-type programFlag map[string]string
+type programFlag map[programAt]netip.AddrPort
 
 func (p programFlag) String() string { return "" }
 
@@ -59,13 +60,14 @@ func (p programFlag) Set(s string) error {
 	if port == 0 {
 		return fmt.Errorf("%q is no program that is known here: rping or rdma_server", name)
 	}
-	if !strings.Contains(addr, ":") {
-		addr = fmt.Sprintf("%s:%d", addr, port)
+	to, err := netip.ParseAddrPort(addr)
+	if a, e := netip.ParseAddr(strings.Trim(addr, "[]")); e == nil {
+		to, err = netip.AddrPortFrom(a, port), nil
 	}
-	if _, err := netip.ParseAddrPort(addr); err != nil {
-		return fmt.Errorf("want [PROGRAM=]ADDRESS[:PORT]: %w", err)
+	if err != nil {
+		return fmt.Errorf("want [PROGRAM=]ADDRESS[:PORT], an IPv6 address with a port in brackets: %w", err)
 	}
-	p[name] = addr
+	p[programAt{name, to.Addr().Is6()}] = to
 	return nil
 }
 
@@ -95,7 +97,7 @@ func run0(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.agent, "agent", "", "`HOST:PORT` of drill-agent at the device's host")
-	fs.Var(o.cm, "cm", "`[PROGRAM=]ADDRESS[:PORT]` of a program that takes connections: rping (the default, port 7174) or rdma_server (7471); may be given twice")
+	fs.Var(o.cm, "cm", "`[PROGRAM=]ADDRESS[:PORT]` of a program that takes connections: rping (the default, port 7174) or rdma_server (7471); more than once for more programs, and for addresses of IPv4 and IPv6")
 	fs.StringVar(&o.segment, "segment", "", "`LOCAL,REMOTE`: an Ethernet segment in UDP datagrams, as QEMU's -netdev dgram")
 	fs.StringVar(&o.packet, "packet", "", "`INTERFACE` of this host that reaches the device (Linux, CAP_NET_RAW)")
 	fs.StringVar(&o.tap, "tap", "", "`NAME` of a TAP interface (Linux, CAP_NET_ADMIN)")
@@ -113,6 +115,8 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.IntVar(&o.mutations, "mutations", 100, "run `PERCENT` of the mutated packets of the robustness group")
 	fs.Uint64Var(&o.seed, "seed", 1, "of the mutated packets")
 	fs.DurationVar(&o.patience, "patience", 2*time.Second, "how long to wait for what a device outside must send")
+	fs.DurationVar(&o.reboot, "reboot", 90*time.Second, "how long a host that died may take to start anew, with its agent")
+	fs.StringVar(&o.console, "console", "", "`FILE` that the console of the device's host is written to: what its kernel says when it dies")
 	fs.StringVar(&o.title, "title", "", "`NAME` of the device on the card")
 }
 
@@ -153,6 +157,9 @@ func (o *options) exam(ctx context.Context, stdout, stderr io.Writer) (int, erro
 	if err != nil {
 		return 2, err
 	}
+	if err := d.meets(); err != nil {
+		return 2, err
+	}
 	var progress *term.Progress
 	if term.Is(stderr) {
 		progress = term.NewProgress(stderr, nil)
@@ -186,7 +193,14 @@ func (o *options) exam(ctx context.Context, stdout, stderr io.Writer) (int, erro
 
 // open finds the device.
 func (o *options) open() (*device, error) {
-	d := &device{cm: map[string]netip.AddrPort{}, can: map[string]string{}, mutations: o.mutations, seed: o.seed}
+	d := &device{cm: map[programAt]netip.AddrPort{}, can: map[string]string{}, bases: map[string]*result{}, mutations: o.mutations, seed: o.seed}
+	if o.console != "" {
+		info, err := os.Stat(o.console)
+		if err != nil {
+			return nil, err
+		}
+		d.console = &consoleFile{o.console, info.Size()}
+	}
 	wires := 0
 	for _, s := range []string{o.segment, o.packet, o.tap} {
 		if s != "" {
@@ -241,18 +255,23 @@ func (o *options) open() (*device, error) {
 			l.close()
 			return nil, err
 		}
+		a.reboot = o.reboot
 		d.agent = a
-		info, err := a.do("info")
+		info, err := a.info()
 		if err != nil {
 			d.close()
-			return nil, fmt.Errorf("%s takes connections, but no agent responds there; does drill-agent run? %w", o.agent, err)
+			return nil, err
 		}
 		for k, v := range info.words {
 			d.can[k] = v
 		}
 	}
-	for name, addr := range o.cm {
-		d.cm[name] = netip.MustParseAddrPort(addr)
+	d.cm = o.cm
+	for at, to := range o.cm {
+		if at.v6 && to.Addr() != d.ip6 || !at.v6 && to.Addr() != d.ip4 {
+			d.close()
+			return nil, fmt.Errorf("-cm %v: that is none of the device's addresses, which are %s (-dut)", to, o.dut)
+		}
 	}
 	if d.mac, err = resolve(l, ourMAC, d.our4, d.ip4); err != nil {
 		d.close()
@@ -270,7 +289,8 @@ func localDevice(d *device) (*device, error) {
 	d.ip4, d.ip6, d.our4, d.our6 = dutIP4, dutIP6, ourIP4, ourIP6
 	d.patience, d.quiet = 2*time.Second, 30*time.Millisecond
 	for port, name := range programs {
-		d.cm[name] = netip.AddrPortFrom(dutIP4, port)
+		d.cm[programAt{name, false}] = netip.AddrPortFrom(dutIP4, port)
+		d.cm[programAt{name, true}] = netip.AddrPortFrom(dutIP6, port)
 	}
 	info, err := l.do("info")
 	for k, v := range info.words {
@@ -405,7 +425,7 @@ scripts, -explain NAME what one is about and what it says, -only chooses.
 Verdicts: "follows"; "deviates", with the statement that did not hold and what came instead;
 "not applicable", for want of something at the device or of a way to it; "not reached", where
 the script could not be played. A deviation is tried three times, and counts when it is seen
-at least twice.
+at least twice. A device whose host dies is waited for (-reboot); its card says what it died of.
 
 Exit codes: 0 no deviation but those of -baseline, 1 a new deviation, 2 misuse, or nothing
 could be run.

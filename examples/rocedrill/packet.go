@@ -60,6 +60,7 @@ func (r *run) build(w *script.Words) (*frame.Frame, func([]byte) []byte) {
 	p.M, p.PKey, p.DestQP = true, 0xffff, r.dutQPN
 	p.AETH.Syndrome = aeth.AckSyndrome(aeth.NoCredits)
 	p.DETH.QKey, p.DETH.SrcQP = defaultQKey, r.qpn
+	p.XRCETH.SRQ = r.srqNum
 	resv6, resv7, pad := w.Num("resv6", 6, 0), w.Num("resv7", 7, 0), w.Num("padbyte", 8, 0)
 	cut, extend := w.Int("cut", 0), w.Int("extend", 0)
 	icrc, _ := w.Str("icrc")
@@ -134,6 +135,7 @@ func (r *run) transmit(b []byte) error {
 	}
 	r.last = r.d.link.now()
 	r.lastFrame = r.d.rec.write(r.last, b, fmt.Sprintf("%s line %d: %s", r.s.id, r.line, r.stmt))
+	r.lastSent = r.stmt
 	r.note("<", strings.TrimPrefix(r.stmt, "< "))
 	return r.d.link.send(b)
 }
@@ -143,6 +145,9 @@ func (r *run) next(until time.Time) (*packet, bool) {
 	for {
 		b, at, ok := r.d.link.await(until)
 		if !ok {
+			return nil, false
+		}
+		if r.heard++; r.heard > maxHeard {
 			return nil, false
 		}
 		p := &packet{at: at}
@@ -174,6 +179,9 @@ func (r *run) next(until time.Time) (*packet, bool) {
 			}
 		}
 		r.wellformed(p)
+		if p.Packet.DestQP == r.qpn && !slices.Contains(r.ports, p.SrcPort) && len(r.ports) < 10 {
+			r.ports = append(r.ports, p.SrcPort)
+		}
 		switch p.Packet.Opcode.Class() {
 		case bth.Request:
 			p.retx = r.seen[uint32(p.Packet.PSN)]
@@ -189,17 +197,26 @@ func (r *run) next(until time.Time) (*packet, bool) {
 	}
 }
 
+// traced is a packet for the card: its number in the recording, < to the device or > from it,
+// and in words.
+type traced struct {
+	N         int
+	Way, What string
+}
+
 // note keeps a packet for the card.
 func (r *run) note(way, what string) {
-	if len(r.trace) < 60 {
-		r.trace = append(r.trace, fmt.Sprintf("frame %-5d %s %s", r.d.rec.n, way, what))
+	if len(r.trace) == 60 {
+		r.trace = r.trace[1:]
 	}
+	r.trace = append(r.trace, traced{r.d.rec.n, way, what})
 }
 
 // fault notes what is wrong with a frame, whatever the script is about.
 func (r *run) fault(p *packet, format string, v ...any) {
-	what := fmt.Sprintf(format, v...)
-	r.faults = append(r.faults, fault{p.n, what})
+	if len(r.faults) < 100 {
+		r.faults = append(r.faults, fault{p.n, fmt.Sprintf(format, v...)})
+	}
 }
 
 type fault struct {

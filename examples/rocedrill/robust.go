@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -207,9 +208,31 @@ func (v *victim) hear(p *packet) (dead string) {
 	return ""
 }
 
+// barrage is a run of mutated packets, while data flow on the script's own connection.
+type barrage struct {
+	r       *run
+	m       *mutator.Mutator
+	own     bool // the packets go to the script's own connection: their ICRC is bad
+	v       *victim
+	target  liveRegion
+	model   []byte // what must lie in target
+	psn     uint32 // of the next WRITE
+	buf     []byte
+	rep     mutator.Report
+	since   []int            // packets since the last WRITE that was acknowledged
+	lethal  []mutator.Change // what the packets had in them that ended the device's host
+	deaths  []string         // each with what it died of
+	skipped int              // packets with something lethal in them
+	alarms  int
+}
+
+// maxDeaths is how often the device's host may die of a barrage before it ends.
+const maxDeaths = 3
+
 // mutate N [icrc=bad]: N mutated packets, while data flows on the script's own connection,
 // to a region that must be named w. With a bad ICRC they go to that connection itself, and
-// else to another queue pair. What ends that one is counted.
+// else to another queue pair. What ends that one is counted; what ends the device's host is
+// found, named, and left out from then on.
 func (r *run) mutate(w *script.Words) error {
 	n := int(w.Num("n", 31, 1000))
 	icrc, _ := w.Str("icrc")
@@ -219,90 +242,221 @@ func (r *run) mutate(w *script.Words) error {
 	if r.d.mutations != 0 {
 		n = n * r.d.mutations / 100
 	}
-	target, ok := r.regions["w"]
-	guard, ok2 := r.regions["guard"]
-	if !ok || !ok2 {
-		return fmt.Errorf("mutate needs the regions w and guard")
-	}
 	cfg := mutator.Config{Seed: r.d.seed, MaxFrame: 3000, Kinds: mutator.FieldKinds}
-	if icrc == "bad" {
+	b := &barrage{r: r, own: icrc == "bad", v: &victim{r: r, ended: map[string]int{}}, buf: make([]byte, 0, 10000)}
+	if b.own {
 		cfg.ICRC = mutator.ICRCBad
 		cfg.Kinds = mutator.FieldKinds.AndNot(mutator.EscapeKinds)
 	}
-	m, err := mutator.New(cfg)
-	if err != nil {
+	var err error
+	if b.m, err = mutator.New(cfg); err != nil {
 		return err
 	}
+	if err := b.begin(); err != nil {
+		return err
+	}
+	for i := range n {
+		err := b.fire(i)
+		if errors.Is(err, errGone) {
+			err = b.died()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return b.end(n)
+}
+
+// begin makes what the barrage needs on the device, from the script's regions.
+func (b *barrage) begin() error {
+	r := b.r
+	var ok, ok2 bool
+	b.target, ok = r.regions["w"]
+	_, ok2 = r.regions["guard"]
+	if !ok || !ok2 {
+		return fmt.Errorf("mutate needs the regions w and guard")
+	}
+	b.model, b.psn, b.since = make([]byte, b.target.len), 0, b.since[:0]
 	if _, err := r.space(32768); err != nil {
 		return err
 	}
-	v := &victim{r: r, ended: map[string]int{}, region: r.regions["v"]}
-	if icrc == "bad" {
-		v.qpn, v.ours, v.region = r.dutQPN, r.qpn, target
-	} else if err := v.make(); err != nil {
+	b.v.qp, b.v.region = 0, r.regions["v"]
+	if b.own {
+		b.v.qpn, b.v.ours, b.v.region = r.dutQPN, r.qpn, b.target
+		return nil
+	}
+	return b.v.make()
+}
+
+// fire sends packet i, and a WRITE of the script's own after each twentieth.
+func (b *barrage) fire(i int) error {
+	r := b.r
+	if err := b.send(i); err != nil {
 		return err
 	}
-	model := make([]byte, target.len)
-	var psn uint32
-	var rep mutator.Report
-	buf := make([]byte, 0, 10000)
-	last, batch, alarms := "", []string{}, 0
-	for i := range n {
-		if icrc == "bad" {
-			v.epsn = psn
+	if i%4 == 3 {
+		if err := r.listen(b.v); err != nil {
+			return fmt.Errorf("%w, after %s", err, b.rep.String())
 		}
-		b := v.frame(i)
-		b = m.Mutate(uint64(i), frame.Ethernet, b, len(b), buf, &rep)
-		if icrc == "bad" && !rep.RoCE {
-			continue
+	}
+	if i%20 != 19 {
+		return nil
+	}
+	if err := b.witness(); err != nil {
+		return err
+	}
+	if said, _ := r.kernelLog(); said != "" {
+		b.alarms++
+		r.kernel = append(r.kernel, said)
+		if b.alarms == 1 {
+			var names []string
+			for _, k := range b.since {
+				b.make(k)
+				names = append(names, b.rep.String())
+			}
+			r.notes = append(r.notes, "the kernel's log has this after one of these packets: "+strings.Join(names, " | "))
 		}
-		r.stmt = "mutated: " + rep.String()
-		if err := r.transmit(b); err != nil {
-			return err
-		}
-		last = rep.String()
-		if i%4 == 3 {
-			if err := r.listen(v); err != nil {
-				return fmt.Errorf("%w, after %s", err, last)
+	}
+	b.since = b.since[:0]
+	return nil
+}
+
+// make returns packet i, and leaves in rep what was done to it.
+func (b *barrage) make(i int) []byte {
+	if b.own {
+		b.v.epsn = b.psn
+	}
+	f := b.v.frame(i)
+	return b.m.Mutate(uint64(i), frame.Ethernet, f, len(f), b.buf, &b.rep)
+}
+
+// send sends packet i, unless there is something lethal in it.
+func (b *barrage) send(i int) error {
+	f := b.make(i)
+	if b.own && !b.rep.RoCE {
+		return nil
+	}
+	for _, c := range b.rep.Changes() {
+		for _, l := range b.lethal {
+			if c.Kind == l.Kind && c.New == l.New {
+				b.skipped++
+				return nil
 			}
 		}
-		batch = append(batch, last)
-		if i%20 == 19 {
-			if err := r.witness(&psn, model, target, v, last); err != nil {
+	}
+	b.r.stmt = "mutated: " + b.rep.String()
+	b.since = append(b.since, i)
+	return b.r.transmit(f)
+}
+
+// died finds what ended the device's host: when that is up again the packets since the last
+// sign of life are sent one by one, until it ends again. Then the barrage goes on.
+func (b *barrage) died() error {
+	r, suspects := b.r, slices.Clone(b.since)
+	how, err := r.d.obituary()
+	if err != nil {
+		return err
+	}
+	what := fmt.Sprintf("one of %d packets, none of which does it alone", len(suspects))
+	if len(suspects) == 0 {
+		what = "the script's own WRITEs"
+	}
+	if err := b.again(); err != nil {
+		return err
+	}
+	for _, i := range suspects {
+		err := b.send(i)
+		if err == nil {
+			err = r.listen(b.v)
+		}
+		if err == nil {
+			_, err = r.d.agent.do("info")
+		}
+		if errors.Is(err, errGone) {
+			b.make(i)
+			b.lethal = append(b.lethal, b.rep.Changes()...)
+			_, what, _ = strings.Cut(b.rep.String(), ": ")
+			what = fmt.Sprintf("a packet with %s (number %d)", what, i)
+			if how, err = r.d.obituary(); err == nil {
+				err = b.again()
+			}
+			if err != nil {
 				return err
 			}
-			if said, _ := r.kernelLog(); said != "" {
-				alarms++
-				if alarms == 1 {
-					r.notes = append(r.notes, fmt.Sprintf("the kernel said: %s; after one of these packets: %s", said, strings.Join(batch, " | ")))
-				}
-			}
-			batch = batch[:0]
+			break
+		}
+		if err != nil {
+			return err
 		}
 	}
-	if err := r.compare(target.handle, 0, model); err != nil {
+	b.deaths = append(b.deaths, what+": "+how)
+	if len(b.deaths) == maxDeaths {
+		return b.verdict()
+	}
+	return nil
+}
+
+// again plays the script up to the barrage, on a device that started anew.
+func (b *barrage) again() error {
+	r := b.r
+	line, stmt := r.line, r.stmt
+	r.qp, r.scratch, r.free, r.srq = 0, 0, 0, 0
+	r.regions, r.keys = map[string]liveRegion{}, map[string]uint32{}
+	for _, st := range r.s.lines {
+		if st.line == line {
+			break
+		}
+		r.line, r.stmt = st.line, st.text
+		if err := r.statement(st.text); err != nil {
+			return err
+		}
+	}
+	r.line, r.stmt = line, stmt
+	return b.begin()
+}
+
+// verdict is what the deaths and the kernel's log say.
+func (b *barrage) verdict() error {
+	switch {
+	case len(b.deaths) != 0:
+		b.r.stmt = livingHost
+		return deviated("it died of %s", strings.Join(b.deaths, "; then of "))
+	case b.alarms != 0:
+		b.r.stmt = quietKernel
+		return deviated("%s", strings.Join(slices.Compact(slices.Sorted(slices.Values(b.r.kernel))), "; "))
+	}
+	return nil
+}
+
+// end verifies memory, says what was done, and gives the verdict.
+func (b *barrage) end(n int) error {
+	r := b.r
+	if err := r.compare(b.target.handle, 0, b.model); err != nil {
 		return err
 	}
+	guard := r.regions["guard"]
 	if err := r.compare(guard.handle, 0, make([]byte, guard.len)); err != nil {
 		return deviated("the region that no packet named: %v", err)
 	}
 	var ends []string
-	for _, k := range slices.Sorted(maps.Keys(v.ended)) {
-		ends = append(ends, fmt.Sprintf("%d x %s", v.ended[k], k))
+	for _, k := range slices.Sorted(maps.Keys(b.v.ended)) {
+		ends = append(ends, fmt.Sprintf("%d x %s", b.v.ended[k], k))
 	}
-	note := fmt.Sprintf("%d mutated packets, %d WRITEs beside them, all right", n, n/20)
+	note := fmt.Sprintf("%d mutated packets, %d WRITEs beside them, all right", n-b.skipped, n/20)
+	if b.skipped != 0 {
+		note += fmt.Sprintf("; %d more were left out, for they had in them what the device's host died of", b.skipped)
+	}
 	if len(ends) != 0 {
 		note += "; what ended the other queue pair: " + strings.Join(ends, ", ")
 	}
 	r.notes = append(r.notes, note)
-	if alarms != 0 {
-		r.stmt = quietKernel
-		return deviated("%s", "the kernel warned")
+	if err := b.verdict(); err != nil {
+		return err
 	}
 	// What still comes of the mutated packets is nobody's business.
 	r.allowed = append(r.allowed, "any")
 	r.completions = nil
-	if icrc != "bad" {
+	if !b.own {
 		r.also = 0
 	}
 	return r.silence(r.d.quiet)
@@ -327,10 +481,11 @@ func (r *run) listen(v *victim) error {
 }
 
 // witness writes to the script's own connection and wants the acknowledgement.
-func (r *run) witness(psn *uint32, model []byte, m liveRegion, v *victim, last string) error {
-	off := uint64(*psn*96) % (m.len - 96)
-	data := script.Pattern('w', uint64(*psn), uint64(*psn)+96)
-	words := fmt.Sprintf("RDMA_WRITE_ONLY %d ackreq va=%#x rkey=%#x data=0x%x", *psn, m.addr+off, m.rkey, data)
+func (b *barrage) witness() error {
+	r, v := b.r, b.v
+	off := uint64(b.psn*96) % (b.target.len - 96)
+	data := script.Pattern('w', uint64(b.psn), uint64(b.psn)+96)
+	words := fmt.Sprintf("RDMA_WRITE_ONLY %d ackreq va=%#x rkey=%#x data=0x%x", b.psn, b.target.addr+off, b.target.rkey, data)
 	for try := 0; ; try++ {
 		if err := r.deliver(script.SplitWords(words), 1, false); err != nil {
 			return err
@@ -349,25 +504,23 @@ func (r *run) witness(psn *uint32, model []byte, m liveRegion, v *victim, last s
 				}
 				continue
 			}
-			if isAck(p) && uint32(p.Packet.PSN) == *psn {
-				copy(model[off:], data)
-				*psn++
+			if isAck(p) && uint32(p.Packet.PSN) == b.psn {
+				copy(b.model[off:], data)
+				b.psn++
 				if r.also != 0 {
 					return r.silentDeath(v)
 				}
 				return nil
 			}
 			if p.Packet.Opcode == bth.RCAcknowledge && p.Packet.AETH.Syndrome.Kind() == aeth.Nak && p.Packet.AETH.Syndrome.Nak() != aeth.NakPSNSequenceError {
-				return deviated("the connection ended with %s, after %s", r.describe(p), last)
+				return deviated("the connection ended with %s, after %s", r.describe(p), b.rep.String())
 			}
 		}
 		if _, err := r.d.agent.do("info"); err != nil {
-			r.notes = append(r.notes, fmt.Sprintf("the last packet before the device's host went silent: %s; those before it are in the capture", last))
-			r.stmt = livingHost
-			return deviated("it is gone")
+			return err
 		}
 		if try == 4 {
-			return deviated("the connection gives no more acknowledgements, after %s", last)
+			return deviated("the connection gives no more acknowledgements, after %s", b.rep.String())
 		}
 	}
 }

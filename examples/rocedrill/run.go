@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,13 +19,15 @@ import (
 // device is what is examined, and how it is reached.
 type device struct {
 	link       link
-	agent      agent                     // nil where there is none
-	cm         map[string]netip.AddrPort // programs that take connections, by name
+	agent      agent                        // nil where there is none
+	cm         map[programAt]netip.AddrPort // programs that take connections
 	mac        frame.MAC
 	ip4, ip6   netip.Addr
 	our4, our6 netip.Addr
 	can        map[string]string // what info said, and what was tried
 	rec        *recorder
+	console    *consoleFile // of the device's host, nil where it is not known
+	bases      map[string]*result
 	qpns       uint32 // handed out
 	comms      uint32
 	seed       uint64 // of the mutations
@@ -34,6 +37,12 @@ type device struct {
 	quiet    time.Duration // for what must not
 	slack    time.Duration // added to the end of a window
 	jitter   time.Duration // by how much the way from the device may differ from packet to packet
+}
+
+// programAt is a program, and the kind of address that it is reached at.
+type programAt struct {
+	name string
+	v6   bool
 }
 
 const (
@@ -66,9 +75,11 @@ type result struct {
 	frame   int    // in the recording
 	first   int    // frame with which the script began
 	tries   int
-	misses  int // tries that deviated
+	misses  int  // tries that deviated
+	died    bool // the device's host did not outlive it
 	notes   []string
-	trace   []string // the packets, in words
+	kernel  []string // what the kernel of the device's host warned of
+	trace   []traced
 	took    time.Duration
 }
 
@@ -106,11 +117,16 @@ type run struct {
 	faults        []fault
 	fatal         bool // a NAK ended the connection: what was consumed completes with an error
 	notes         []string
-	trace         []string
+	kernel        []string
+	lastSent      string // the statement, or what was mutated
+	heard         int    // frames
+	trace         []traced
 	keys          map[string]uint32
 	regions       map[string]liveRegion
 	scratch, free uint64
 	srq           uint64
+	srqNum        uint32               // as requests of XRC name it
+	ports         []uint16             // UDP source ports of the device's queue pair, each once
 	bufs          map[string][2]uint64 // "recv 1", "post 1": offset and length in scratch
 	completions   []map[string]string
 }
@@ -122,8 +138,25 @@ type liveRegion struct {
 
 // examine runs a script, and once more where it is of a kind that time may upset.
 func (d *device) examine(s *drill) *result {
+	if res := d.bases[s.id]; res != nil {
+		return res
+	}
+	for _, b := range s.on {
+		if res := d.examine(b); res.verdict == deviates {
+			return &result{s: s, verdict: notReached, tries: 1, first: d.rec.n + 1, why: fmt.Sprintf("it builds on %s, which deviates", b.id)}
+		}
+	}
+	res := d.repeat(s)
+	if s.basis != nil {
+		d.bases[s.id] = res
+	}
+	return res
+}
+
+// repeat runs a script until it is clear what it finds.
+func (d *device) repeat(s *drill) *result {
 	res := d.once(s)
-	if res.verdict != deviates || !d.link.real() || res.stmt == quietKernel || res.stmt == livingHost {
+	if res.verdict != deviates || !d.link.real() || res.stmt == quietKernel || res.died {
 		return res
 	}
 	first := res
@@ -133,11 +166,10 @@ func (d *device) examine(s *drill) *result {
 		if again.verdict == notReached {
 			break // the device, or its agent, is not well: what it did before counts
 		}
-		for _, n := range again.notes {
-			if strings.HasPrefix(n, "the kernel said") {
-				first.notes = append(first.notes, n)
-			}
+		if again.died {
+			return again
 		}
+		first.kernel = append(first.kernel, again.kernel...)
 		if again.verdict == deviates {
 			first.misses++
 		} else {
@@ -147,7 +179,7 @@ func (d *device) examine(s *drill) *result {
 	if res == first || first.misses > 1 {
 		return first
 	}
-	res.tries, res.misses = first.tries, first.misses
+	res.tries, res.misses, res.kernel = first.tries, first.misses, first.kernel
 	res.notes = append(res.notes, fmt.Sprintf("did not hold in 1 try of %d: line %d: %s: %s", first.tries, first.line, first.stmt, first.why))
 	return res
 }
@@ -157,10 +189,10 @@ func (d *device) once(s *drill) (res *result) {
 	if s.by != "agent" && d.link.real() {
 		time.Sleep(300 * time.Millisecond) // programs that end with a connection start again
 	}
-	alive := d.agent != nil
+	alive := false
 	if a, ok := d.agent.(*remote); ok {
 		a.revive()
-		alive = a.err == nil
+		alive = a.err == nil && d.link.real()
 	}
 	start := d.link.now()
 	res = &result{s: s, tries: 1, first: d.rec.n + 1}
@@ -179,51 +211,83 @@ func (d *device) once(s *drill) (res *result) {
 		r.line, r.stmt = r.line+1, "end"
 		err = r.end()
 	}
-	if err != nil {
-		res.line, res.stmt, res.why, res.frame = r.line, r.stmt, err.Error(), r.lastFrame
+	if r.heard > maxHeard {
+		err = deviated("more than %d frames came", maxHeard)
 	}
+	res.line, res.stmt, res.frame = r.line, r.stmt, r.lastFrame
 	r.cleanup()
 	said, gone := r.kernelLog()
-	gone = gone && alive
-	if gone && err != nil {
-		res.why += ", and the device's host is gone since then"
-	}
-	if gone && err == nil {
-		err = deviated("it is gone")
-		res.line, res.stmt, res.why, res.frame = r.line, livingHost, err.Error(), r.lastFrame
-	}
 	if said != "" {
-		r.notes = append(r.notes, "the kernel said: "+said)
-		if err == nil {
-			err = deviated("the kernel said: %s", said)
-			res.line, res.stmt, res.why, res.frame = r.line, quietKernel, err.Error(), r.lastFrame
+		r.kernel = append(r.kernel, said)
+	}
+	switch {
+	case gone && alive:
+		if how, notIt := d.obituary(); notIt != nil {
+			err = notIt
+		} else {
+			err = deviated("%s; the last packet to it: %s", how, r.lastSent)
+			res.stmt, res.died = livingHost, true
 		}
+	case r.stmt == livingHost:
+		res.died = true
+	case said != "" && err == nil:
+		err, res.stmt = deviated("%s", said), quietKernel
 	}
 	var dev *deviation
 	var na inapplicable
 	switch {
 	case err == nil:
+		res.line, res.stmt, res.frame = 0, "", 0
 	case errors.As(err, &dev):
-		res.verdict = deviates
+		res.verdict, res.why = deviates, err.Error()
 	case errors.As(err, &na):
-		res.verdict = notApplicable
+		res.verdict, res.why = notApplicable, err.Error()
 	default:
-		res.verdict = notReached
+		res.verdict, res.why = notReached, err.Error()
 	}
+	res.kernel = slices.Compact(slices.Sorted(slices.Values(r.kernel)))
 	res.trace = r.trace
 	res.notes, res.took = r.notes, d.link.now().Sub(start)
 	return res
 }
 
+// maxHeard is how many frames a script takes: more is a flood.
+const maxHeard = 1 << 18
+
+var overIPv6 = regexp.MustCompile(`^(dut|call) .*\bv6\b`)
+
 // needs reports what is missing for a script.
 func (r *run) needs() error {
+	v6 := r.s.has(overIPv6)
+	r.v6 = v6
+	if v6 && !r.d.ip6.IsValid() {
+		return inapplicable("the device has no IPv6 address that is known here")
+	}
 	switch by := r.s.by; {
 	case by == "agent" && r.d.agent == nil:
 		return inapplicable("needs the agent")
 	case by == "cm" && len(r.d.cm) == 0:
 		return inapplicable("needs a program that takes connections")
-	case by != "agent" && by != "cm" && !r.d.cm[by].IsValid():
-		return inapplicable("needs " + by)
+	case by != "agent":
+		name := by
+		if by == "cm" {
+			name = "rping"
+		}
+		to, ok := r.d.cm[programAt{name, v6}]
+		for at, a := range r.d.cm {
+			if by == "cm" && !ok && at.v6 == v6 {
+				to, ok = a, true
+			}
+		}
+		switch {
+		case !ok && v6:
+			return inapplicable("needs a program that takes connections over IPv6")
+		case !ok && by == "cm":
+			return inapplicable("needs a program that takes connections over IPv4")
+		case !ok:
+			return inapplicable("needs " + by)
+		}
+		r.calls.to = to
 	}
 	for _, n := range r.s.needs {
 		if n == "ecn" && r.d.can[n] == "" {
@@ -247,6 +311,46 @@ allow any
 +100ms > CNP
 `
 
+// meetProbes: is the agent's device the one at the other end of the wire? One packet that it
+// takes, or one that it sends, says so.
+const meetProbes = `== a WRITE arrives
+# .
+rule RS-07
+dut rc
+region m len=64
+repeat 3 same < RDMA_WRITE_ONLY 0 ackreq va=m rkey=m data=a[0:8]
+allow any
+wait 20ms
+memory m a[0:8]
+
+== a SEND leaves
+# .
+rule RQ-01
+dut rc
+allow any
+post SEND data=a[0:8]
+> SEND_ONLY 0
+`
+
+// meets returns an error where nothing passes between the wire and the agent's device.
+func (d *device) meets() error {
+	g, err := parseGroup("meets", "meets", meetProbes)
+	if err != nil || d.agent == nil || !d.link.real() {
+		return err
+	}
+	var res *result
+	for _, s := range g.scripts {
+		if res = d.once(s); res.verdict == follows {
+			return nil
+		}
+	}
+	if res.verdict == notReached {
+		return errors.New(res.why)
+	}
+	return fmt.Errorf("%v answers ARP, but no RoCE packet reaches the agent's device from there, and none comes from it: is the agent (%s) at the host of %v, and at that of its devices? %s",
+		d.ip4, d.can["device"], d.ip4, "drill-agent -d names one, and its address must be one of the RDMA device's")
+}
+
 // probe runs a script to find what a device can; "1" or "0".
 func (d *device) probe(text string) string {
 	g, err := parseGroup("probe", "probe", text)
@@ -269,8 +373,9 @@ const (
 	livingHost  = "the device's host lives"
 )
 
-// kernelLog returns what the kernel of the device's host warned of since the last time. A
-// warning or an oops is a finding whatever the script is about.
+// kernelLog returns what the kernel of the device's host warned of since the last time, without
+// what differs from one time to the next. A warning or an oops is a finding whatever the
+// script is about.
 func (r *run) kernelLog() (said string, gone bool) {
 	if r.d.agent == nil || !r.d.link.real() {
 		return "", false
@@ -279,7 +384,8 @@ func (r *run) kernelLog() (said string, gone bool) {
 	if err != nil || a.num("lines") == 0 {
 		return "", errors.Is(err, errGone)
 	}
-	return strings.ReplaceAll(a.words["text"], "_", " "), false
+	said = liveWords.ReplaceAllString(strings.ReplaceAll(a.words["text"], "_", " "), "")
+	return strings.Join(strings.Fields(said), " "), false
 }
 
 // end: nothing may be left that no statement named.

@@ -10,20 +10,20 @@
  * so is its reply: "ok KEY=VALUE... | KEY=VALUE..." or "err TEXT". When the connection ends,
  * all that was made is destroyed.
  *
- *   info                                   device= kernel= and what it can: flush= atomic_write= mw= mcast=
+ *   info                                   device= kernel= boot= and what it can: flush= atomic_write= mw= mcast= xrc=
  *   reset                                  destroys everything
  *   mr size= access=LETTERS [pd=1]         mr= addr= rkey=; rights r w a, b binds windows, f flush
  *   dereg mr=
  *   poke mr= off= len= hex=                writes; peek mr= off= len= reads: hex=
- *   srq recvs=                             srq=
- *   qp type=rc|uc|ud access= [srq= qkey=]  qp= qpn=, in INIT
+ *   srq recvs= [xrc=1]                     srq= srqn=
+ *   qp type= access= [srq= qkey=]          qp= qpn=, in INIT; rc uc ud xrc_send xrc_recv (of which srq= completes)
  *   connect qp= dqpn= psn= rpsn= dgid=     to RTS; mtu= timeout= retry= rnr= min_rnr= rd_atomic= dest_rd_atomic=
  *   modify qp= state=err|sqd, query qp= (state=), destroy qp=
  *   mcast qp= gid=                         joins an IPv4 group
  *   mw qp= mr= off= len= access=           binds a type 2 window: mw= rkey= addr=
  *   recv qp=|srq= mr= off= len= id=
  *   post qp= op= mr= off= len= id=         send send_imm send_inv write write_imm read cswap fadd flush
- *        atomic_write; raddr= rkey= imm= inv= cmp= swap= add= flush_len= solicited= fence= dgid= dqpn= qkey=
+ *        atomic_write; raddr= rkey= imm= inv= cmp= swap= add= flush_len= solicited= fence= dgid= dqpn= qkey= srqn=
  *   poll qp= ms=                           waits for completions: a group each, id= status= op= len= imm=
  *   events                                 asynchronous events since the last time: name= qpn=
  *   log                                    lines= of warnings, oopses and the like in the kernel's log since the
@@ -35,6 +35,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <netinet/tcp.h>
 #include <rdma/rdma_user_rxe.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -57,6 +58,7 @@ static struct object {
 	uint8_t *mem;
 	size_t size;
 	struct ibv_cq *cq;
+	int shared; /* the CQ is that of a SRQ */
 	struct ibv_ah *ah[16];
 	int nah, access;
 	struct rxe_queue_buf *sq;
@@ -64,6 +66,7 @@ static struct object {
 
 static struct ibv_context *device;
 static struct ibv_pd *domains[2];
+static struct ibv_xrcd *xrc_domain;
 static int device_port = 1, kmsg = -1, group = -1;
 
 static char reply[1 << 20];
@@ -136,7 +139,8 @@ static int destroy(struct object *o)
 		rc = ibv_destroy_qp(o->verbs);
 		for (int i = 0; i < o->nah; i++)
 			ibv_destroy_ah(o->ah[i]);
-		ibv_destroy_cq(o->cq);
+		if (!o->shared)
+			ibv_destroy_cq(o->cq);
 		break;
 	case MW:
 		rc = ibv_dealloc_mw(o->verbs);
@@ -147,6 +151,8 @@ static int destroy(struct object *o)
 		break;
 	case SRQ:
 		rc = ibv_destroy_srq(o->verbs);
+		if (rc == 0 && o->cq)
+			ibv_destroy_cq(o->cq);
 		break;
 	default:
 		break;
@@ -198,14 +204,22 @@ static void info(void)
 {
 	struct ibv_device_attr d;
 	struct utsname u;
+	char boot[64] = "";
+	FILE *f;
 	int rc = ibv_query_device(device, &d);
 
 	if (rc)
 		return refuse("ibv_query_device", rc);
 	uname(&u);
-	add("ok device=%s kernel=%s fw=%s flush=%d atomic_write=%d mw=%d mcast=%d", ibv_get_device_name(device->device), u.release,
+	f = fopen("/proc/sys/kernel/random/boot_id", "r"); /* tells whether the host started anew */
+	if (f && fscanf(f, "%63s", boot) != 1)
+		boot[0] = 0;
+	if (f)
+		fclose(f);
+	add("ok device=%s kernel=%s boot=%s fw=%s flush=%d atomic_write=%d mw=%d mcast=%d xrc=%d", ibv_get_device_name(device->device), u.release, boot,
 	    *d.fw_ver ? d.fw_ver : "none", has_flush(), has_flush(),
-	    !!(d.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)), d.max_mcast_grp > 0);
+	    !!(d.device_cap_flags & (IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B)), d.max_mcast_grp > 0,
+	    !!(d.device_cap_flags & IBV_DEVICE_XRC));
 }
 
 static void make_mr(void)
@@ -269,33 +283,75 @@ static void poke(int write)
 static void make_srq(void)
 {
 	struct ibv_srq_init_attr a = { .attr = { .max_wr = number("recvs", 64), .max_sge = 1 } };
-	struct ibv_srq *s = ibv_create_srq(domains[0], &a);
+	struct ibv_srq_init_attr_ex x = { .attr = a.attr, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
+					  IBV_SRQ_INIT_ATTR_CQ, .srq_type = IBV_SRQT_XRC, .pd = domains[0] };
+	struct ibv_xrcd_init_attr d = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT };
+	struct ibv_srq *s;
+	struct object *o;
+	uint32_t num = 0;
+	int error;
 
-	if (!s)
-		return refuse("ibv_create_srq", errno);
-	add("ok srq=%d", handle(keep(SRQ, s)));
+	if (!number("xrc", 0)) {
+		if (!(s = ibv_create_srq(domains[0], &a)))
+			return refuse("ibv_create_srq", errno);
+		return add("ok srq=%d", handle(keep(SRQ, s)));
+	}
+	if (!xrc_domain && !(xrc_domain = ibv_open_xrcd(device, &d)))
+		return refuse("ibv_open_xrcd", errno);
+	x.xrcd = xrc_domain;
+	if (!(x.cq = ibv_create_cq(device, 512, NULL, NULL, 0)))
+		return refuse("ibv_create_cq", errno);
+	if (!(s = ibv_create_srq_ex(device, &x)) || ibv_get_srq_num(s, &num)) {
+		error = errno;
+		if (s)
+			ibv_destroy_srq(s);
+		ibv_destroy_cq(x.cq);
+		return refuse("ibv_create_srq_ex", error);
+	}
+	o = keep(SRQ, s);
+	o->cq = x.cq;
+	add("ok srq=%d srqn=%u", handle(o), num);
 }
 
 static void make_qp(void)
 {
+	static const struct { const char *name; enum ibv_qp_type type; } types[] = { { "rc", IBV_QPT_RC }, { "uc", IBV_QPT_UC },
+		{ "ud", IBV_QPT_UD }, { "xrc_send", IBV_QPT_XRC_SEND }, { "xrc_recv", IBV_QPT_XRC_RECV } };
 	const char *type = arg("type") ? arg("type") : "rc";
 	struct object *srq = find(SRQ, "srq"), *o;
 	struct ibv_qp_init_attr_ex a = {
-		.qp_type = type[0] == 'r' ? IBV_QPT_RC : type[1] == 'c' ? IBV_QPT_UC : IBV_QPT_UD,
+		.qp_type = IBV_QPT_DRIVER,
 		.cap = { .max_send_wr = 128, .max_recv_wr = 256, .max_send_sge = 1, .max_recv_sge = 1 },
-		.srq = srq ? srq->verbs : NULL,
 		.comp_mask = IBV_QP_INIT_ATTR_PD,
 		.pd = domains[0],
 	};
 	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = device_port,
 				    .qp_access_flags = rights(arg("access")), .qkey = number("qkey", 0x11111111) };
-	struct ibv_cq *cq = ibv_create_cq(device, 512, NULL, NULL, 0);
+	struct ibv_cq *cq;
 	struct ibv_qp *q;
-	int rc;
+	int rc, shared = 0;
 
-	if (!cq)
-		return refuse("ibv_create_cq", errno);
-	a.send_cq = a.recv_cq = cq;
+	for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+		if (strcmp(types[i].name, type) == 0)
+			a.qp_type = types[i].type;
+	if (a.qp_type == IBV_QPT_DRIVER)
+		return refuse("no such type of queue pair", 0);
+	if (a.qp_type == IBV_QPT_XRC_RECV) {
+		if (!srq || !srq->cq)
+			return refuse("needs a SRQ with xrc=1", 0);
+		a = (struct ibv_qp_init_attr_ex){ .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = xrc_domain };
+		cq = srq->cq;
+		shared = 1;
+	} else {
+		if (!(cq = ibv_create_cq(device, 512, NULL, NULL, 0)))
+			return refuse("ibv_create_cq", errno);
+		a.send_cq = a.recv_cq = cq;
+		a.srq = srq ? srq->verbs : NULL;
+		if (a.qp_type == IBV_QPT_XRC_SEND) {
+			a.cap.max_recv_wr = a.cap.max_recv_sge = 0;
+			a.recv_cq = NULL;
+		}
+	}
 	if (a.qp_type == IBV_QPT_RC && has_flush()) {
 		a.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 		a.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE;
@@ -303,11 +359,13 @@ static void make_qp(void)
 	q = ibv_create_qp_ex(device, &a);
 	if (!q) {
 		rc = errno;
-		ibv_destroy_cq(cq);
+		if (!shared)
+			ibv_destroy_cq(cq);
 		return refuse("ibv_create_qp", rc);
 	}
 	o = keep(QP, q);
 	o->cq = cq;
+	o->shared = shared;
 	rc = ibv_modify_qp(q, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 			   (a.qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
 	if (rc) {
@@ -386,10 +444,12 @@ static void connect_qp(struct object *o)
 			return;
 		rtr |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
 	}
-	if (q->qp_type == IBV_QPT_RC) {
+	if (q->qp_type == IBV_QPT_RC || q->qp_type == IBV_QPT_XRC_RECV)
 		rtr |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-		rts |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-	}
+	if (q->qp_type == IBV_QPT_RC || q->qp_type == IBV_QPT_XRC_SEND)
+		rts |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	if (q->qp_type != IBV_QPT_UC && q->qp_type != IBV_QPT_UD)
+		rts |= IBV_QP_TIMEOUT;
 	if ((rc = ibv_modify_qp(q, &a, rtr)))
 		return refuse("to RTR", rc);
 	if ((rc = ibv_modify_qp(q, &b, rts)))
@@ -598,6 +658,8 @@ static void post(struct object *o)
 		wr.wr.ud.remote_qpn = number("dqpn", 0);
 		wr.wr.ud.remote_qkey = number("qkey", 0x11111111);
 	}
+	if (((struct ibv_qp *)o->verbs)->qp_type == IBV_QPT_XRC_SEND)
+		wr.qp_type.xrc.remote_srqn = number("srqn", 0);
 	rc = opcode < 0 ? post_to_rxe(o, &wr, opcode == -1) : ibv_post_send(o->verbs, &wr, &bad);
 	if (rc)
 		return refuse("post", rc < 0 ? -rc : rc);
@@ -757,7 +819,7 @@ static void serve(FILE *in, int out)
 	char *line = NULL, *save, *w;
 	size_t size = 0;
 
-	while (getline(&line, &size, in) > 0) {
+	while (getline(&line, &size, in) > 0 && size <= sizeof reply) {
 		nargs = 0;
 		replied = 0;
 		for (w = strtok_r(line, " \t\r\n", &save); w && nargs < 64; w = strtok_r(NULL, " \t\r\n", &save))
@@ -828,6 +890,13 @@ int main(int argc, char **argv)
 	fprintf(stderr, "drill-agent: %s, TCP port %d\n", ibv_get_device_name(device->device), ntohs(at.sin_port));
 	while ((c = accept(s, NULL, NULL)) >= 0) {
 		FILE *in = fdopen(c, "r");
+		int idle = 10, gap = 5, count = 3;
+
+		/* A peer whose host went away frees the agent in half a minute. */
+		setsockopt(c, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+		setsockopt(c, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+		setsockopt(c, IPPROTO_TCP, TCP_KEEPINTVL, &gap, sizeof gap);
+		setsockopt(c, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
 
 		if (!in)
 			die("fdopen");
