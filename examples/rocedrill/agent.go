@@ -196,6 +196,9 @@ func (d *device) obituary() (how string, err error) {
 	}
 	why := a.err
 	boot := d.can["boot"]
+	if d.waiting != nil {
+		d.waiting()
+	}
 	a.revive()
 	how = d.console.said()
 	if a.err != nil {

@@ -115,7 +115,7 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.IntVar(&o.mutations, "mutations", 100, "run `PERCENT` of the mutated packets of the robustness group")
 	fs.Uint64Var(&o.seed, "seed", 1, "of the mutated packets")
 	fs.DurationVar(&o.patience, "patience", 2*time.Second, "how long to wait for what a device outside must send")
-	fs.DurationVar(&o.reboot, "reboot", 90*time.Second, "how long a host that died may take to start anew, with its agent")
+	fs.DurationVar(&o.reboot, "reboot", 3*time.Minute, "how long a host that died may take to start anew, with its agent")
 	fs.StringVar(&o.console, "console", "", "`FILE` that the console of the device's host is written to: what its kernel says when it dies")
 	fs.StringVar(&o.title, "title", "", "`NAME` of the device on the card")
 }
@@ -134,6 +134,9 @@ func (o *options) exam(ctx context.Context, stdout, stderr io.Writer) (int, erro
 		return explain(stdout, groups, o.explain)
 	}
 	known, err := readBaseline(o.baseline)
+	if err == nil {
+		err = o.check()
+	}
 	if err != nil {
 		return 2, err
 	}
@@ -191,6 +194,29 @@ func (o *options) exam(ctx context.Context, stdout, stderr io.Writer) (int, erro
 	return 0, nil
 }
 
+// check finds what is wrong with the flags before the exam, whose card would be lost.
+func (o *options) check() error {
+	switch {
+	case o.mutations < 1 || o.mutations > 1000:
+		return errors.New("-mutations: 1 to 1000 percent")
+	case o.patience < 100*time.Millisecond || o.patience > time.Minute:
+		return errors.New("-patience: 100ms to 1m")
+	case o.reboot < 0 || o.reboot > time.Hour:
+		return errors.New("-reboot: 0s to 1h")
+	}
+	for _, name := range []string{o.junit, o.html, o.card} {
+		if name == "" {
+			continue
+		}
+		f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o666)
+		if err != nil {
+			return err
+		}
+		f.Close()
+	}
+	return nil
+}
+
 // open finds the device.
 func (o *options) open() (*device, error) {
 	d := &device{cm: map[programAt]netip.AddrPort{}, can: map[string]string{}, bases: map[string]*result{}, mutations: o.mutations, seed: o.seed}
@@ -246,7 +272,7 @@ func (o *options) open() (*device, error) {
 	}
 	l, err := openWire(w, addrs, ourMAC)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the wire %s: %w", o.segment+o.packet+o.tap, err)
 	}
 	d.link = l
 	if o.agent != "" {
@@ -344,6 +370,9 @@ func examine(ctx context.Context, d *device, groups []*group, only string, progr
 		if ctx.Err() != nil {
 			break
 		}
+		d.waiting = func() {
+			progress.Update(s.id+" ended with the device's host, which is waited for", int64(i), int64(len(all)), c.count(deviates), "deviations")
+		}
 		progress.Update(s.id, int64(i), int64(len(all)), c.count(deviates), "deviations")
 		c.results = append(c.results, d.examine(s))
 	}
@@ -384,6 +413,9 @@ func explain(w io.Writer, groups []*group, name string) (int, error) {
 				fmt.Fprintln(w)
 			}
 			fmt.Fprintf(w, "%s (%s)\n\n%s\n\n", s.id, s.file, s.about)
+			for _, b := range s.on {
+				fmt.Fprintf(w, "It builds on %s.\n", b.id)
+			}
 			for _, l := range s.lines {
 				fmt.Fprintf(w, "%5d  %s\n", l.line, l.text)
 			}

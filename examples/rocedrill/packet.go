@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"github.com/roce-go/roce/bth/frame/capture"
+	"io"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -24,6 +27,45 @@ type packet struct {
 	at   time.Time
 	n    int  // in the recording, from 1
 	retx bool // a request whose PSN came before
+}
+
+// recorder writes all frames to a pcapng file, with the statement as comment.
+type recorder struct {
+	w   *capture.NGWriter
+	buf *bufio.Writer
+	n   int // frames so far
+	err error
+}
+
+func newRecorder(w io.Writer) (*recorder, error) {
+	if w == nil {
+		return &recorder{}, nil
+	}
+	r := &recorder{buf: bufio.NewWriterSize(w, 1<<16)}
+	var err error
+	if r.w, err = capture.NewNGWriter(r.buf, "rocedrill"); err != nil {
+		return nil, err
+	}
+	_, err = r.w.AddInterface(capture.Interface{Link: frame.Ethernet, Name: "drill"})
+	return r, err
+}
+
+func (r *recorder) write(at time.Time, b []byte, comment string) int {
+	r.n++
+	if r.w != nil && r.err == nil {
+		r.err = r.w.Write(&capture.Record{Time: at, HasTime: true, Data: b, WireLen: len(b)}, comment)
+	}
+	return r.n
+}
+
+func (r *recorder) flush() error {
+	if r.w == nil {
+		return nil
+	}
+	if r.err != nil {
+		return r.err
+	}
+	return r.buf.Flush()
 }
 
 // build returns the frame that a statement "< OPCODE ..." names. The words of the frame

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -13,49 +11,9 @@ import (
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/fuzz/mutator"
 	"github.com/roce-go/roce/qp/script"
 )
-
-// recorder writes all frames to a pcapng file, with the statement as comment.
-type recorder struct {
-	w   *capture.NGWriter
-	buf *bufio.Writer
-	n   int // frames so far
-	err error
-}
-
-func newRecorder(w io.Writer) (*recorder, error) {
-	if w == nil {
-		return &recorder{}, nil
-	}
-	r := &recorder{buf: bufio.NewWriterSize(w, 1<<16)}
-	var err error
-	if r.w, err = capture.NewNGWriter(r.buf, "rocedrill"); err != nil {
-		return nil, err
-	}
-	_, err = r.w.AddInterface(capture.Interface{Link: frame.Ethernet, Name: "drill"})
-	return r, err
-}
-
-func (r *recorder) write(at time.Time, b []byte, comment string) int {
-	r.n++
-	if r.w != nil && r.err == nil {
-		r.err = r.w.Write(&capture.Record{Time: at, HasTime: true, Data: b, WireLen: len(b)}, comment)
-	}
-	return r.n
-}
-
-func (r *recorder) flush() error {
-	if r.w == nil {
-		return nil
-	}
-	if r.err != nil {
-		return r.err
-	}
-	return r.buf.Flush()
-}
 
 // rate and fall: rate D [cnp=GAP] takes what the device sends for a while, acknowledges it,
 // and remembers how fast it came; falls F wants the last rate below F times the one before,
@@ -239,9 +197,7 @@ func (r *run) mutate(w *script.Words) error {
 	if err := w.Done(); err != nil {
 		return err
 	}
-	if r.d.mutations != 0 {
-		n = n * r.d.mutations / 100
-	}
+	n = n * r.d.mutations / 100
 	cfg := mutator.Config{Seed: r.d.seed, MaxFrame: 3000, Kinds: mutator.FieldKinds}
 	b := &barrage{r: r, own: icrc == "bad", v: &victim{r: r, ended: map[string]int{}}, buf: make([]byte, 0, 10000)}
 	if b.own {
