@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"github.com/roce-go/roce/bth/frame/capture"
 	"io"
 	"net/netip"
 	"regexp"
@@ -17,6 +16,7 @@ import (
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/crc"
 	"github.com/roce-go/roce/qp/script"
 )
