@@ -82,6 +82,10 @@ func TestGuest(t *testing.T) {
 	require.NoError(t, err)
 	is, was := verdictsOf(string(got)), verdictsOf(string(want))
 	for name, v := range was {
+		if v == "not examined yet" {
+			t.Logf("%s: %q, new", name, is[name])
+			continue
+		}
 		if *percent < 100 && strings.HasPrefix(name, "robustness/") && is[name] == "follows" {
 			continue // fewer packets find less
 		}
