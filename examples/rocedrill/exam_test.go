@@ -681,7 +681,7 @@ func TestGoldenCards(t *testing.T) {
 		}
 		require.Len(t, card, n, file)
 		require.Equal(t, "deviates", card["send/a-receive-that-is-too-short"], file) // NAK remote operational error
-		if strings.Contains(file, "6.12") { // FLUSH came with 6.2
+		if strings.Contains(file, "6.12") {                                          // FLUSH came with 6.2
 			require.Equal(t, "deviates", card["read/a-duplicate-read-of-no-bytes-with-an-address"]) // not repeated
 			require.Equal(t, "deviates", card["errors/a-flush"])
 			require.Equal(t, "deviates", card["errors/a-requester-s-flush"])
