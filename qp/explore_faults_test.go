@@ -71,6 +71,8 @@ var exFaultTable = []exFault{
 		"./cm", "TestExploreMachines$/connect$"},
 	{"a REJ is dropped while an event is to be polled", "cm/receive.go", []string{"\tto := Idle\n", "\tif m.busy(c) {\n\t\treturn\n\t}\n\tto := Idle\n"},
 		"./cm", "TestExploreMachines$/owners_that_poll_late$"},
+	{"a DREQ is dropped while an event is to be polled", "cm/receive.go", []string{"	case RepSent, MRARepReceived, Established:\n\t\tm.stop(c)", "	case RepSent, MRARepReceived, Established:\n\t\tif c.mail.pending != 0 {\n\t\t\treturn\n\t\t}\n\t\tm.stop(c)"},
+		"./cm", "TestExploreMachines$/owners_that_poll_late,_and_loss$"},
 	{"an MRA establishes a connection", "cm/receive.go", []string{"\t\tc.state = MRARepReceived\n\tdefault:", "\t\tm.established(c, nil)\n\t\treturn\n\tdefault:"},
 		"./cm", "TestExploreMachines$/connect$"},
 	{"a call that is forgotten stays half-open", "cm/send.go", []string{"m.stop(c)\n\tm.setHalf(c, false)", "m.stop(c)"},

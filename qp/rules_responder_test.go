@@ -1,6 +1,7 @@
 package qp_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"testing"
@@ -370,4 +371,87 @@ func TestNakAfterResponses(t *testing.T) {
 		require.Equal(t, []bth.Operation{bth.ReadResponseFirst, bth.ReadResponseMiddle, bth.ReadResponseLast, bth.Acknowledge}, got)
 		require.Equal(t, aeth.NakSyndrome(aeth.NakPSNSequenceError), out.Packet.AETH.Syndrome)
 	}
+}
+
+// Rules UC-1 and UC-2: over a link that loses packets exactly the messages arrive of
+// which nothing was lost, and the counters tell of what was: each place where
+// something is missing is out of sequence once, each message that was begun and not
+// ended is dropped once, and what is behind a loss in its message is not taken.
+func TestUCLosses(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m, err := qp.NewResponder(base(qp.UC))
+		require.NoError(t, err)
+		first := psn.PSN(rapid.SampledFrom([]uint32{0, 5, psn.Mask - 3}).Draw(t, "first"))
+		a := good(qp.RTR)
+		a.PathMTU, a.RQPSN = 256, first
+		require.NoError(t, m.Connect(a))
+		var want []byte
+		var bufs [][]byte
+		var gaps, dropped uint64
+		at, missing := first, false
+		for k := range byte(12) {
+			n := rapid.IntRange(1, 4).Draw(t, "packets")
+			lost := rapid.IntRange(0, 1<<n-1).Draw(t, "lost")
+			if rapid.Bool().Draw(t, "whole") {
+				lost = 0
+			}
+			bufs = append(bufs, make([]byte, 4*256))
+			require.NoError(t, m.PostRecv(&qp.RecvWR{ID: uint64(k), Local: bufs[k]}))
+			for i := range n {
+				op := bth.SendMiddle
+				switch {
+				case n == 1:
+					op = bth.SendOnly
+				case i == 0:
+					op = bth.SendFirst
+				case i == n-1:
+					op = bth.SendLast
+				}
+				p := &bth.Packet{Header: bth.Header{Opcode: bth.UC.Opcode(op), PKey: 0xffff, DestQP: 1, PSN: at}}
+				p.SetPayload(bytes.Repeat([]byte{k}, 256))
+				at = at.Add(1)
+				if lost>>i&1 != 0 {
+					missing = true
+					continue
+				}
+				if missing {
+					gaps++
+					missing = false
+				}
+				v := m.HandlePacket(p, nil)
+				if lost&(1<<i-1) == 0 {
+					require.Equal(t, qp.Accepted, v, "message %d, packet %d of %d, lost %b", k, i, n, lost)
+				} else {
+					require.Equal(t, qp.OutOfSequence, v, "message %d, packet %d of %d, lost %b", k, i, n, lost)
+				}
+			}
+			if lost == 0 {
+				want = append(want, k)
+			} else if lost&1 == 0 {
+				dropped++
+			}
+		}
+		// A message that takes no receive shows what is behind the last loss.
+		p := &bth.Packet{Header: bth.Header{Opcode: bth.UC.Opcode(bth.SendOnly), PKey: 0xffff, DestQP: 1, PSN: at}}
+		require.NoError(t, m.PostRecv(&qp.RecvWR{ID: 12, Local: make([]byte, 1)}))
+		require.Equal(t, qp.Accepted, m.HandlePacket(p, nil))
+		if missing {
+			gaps++
+		}
+		var got []byte
+		var c qp.Completion
+		for m.NextCompletion(&c) {
+			require.Equal(t, qp.Success, c.Status)
+			got = append(got, byte(c.ID))
+		}
+		require.Len(t, got, len(want)+1)
+		for i, id := range got {
+			require.EqualValues(t, i, id, "a message that was dropped leaves its receive to the next")
+			if i < len(want) {
+				require.Equal(t, want[i], bufs[i][0])
+			}
+		}
+		require.Equal(t, gaps, m.Counters().OutOfSequence)
+		require.Equal(t, dropped, m.Counters().UCMessagesDropped)
+	})
 }

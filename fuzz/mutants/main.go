@@ -1,6 +1,5 @@
 // Mutants changes the code of packages in one place at a time and runs their
-// tests: a change that no test notices is a test that is missing. See usage.go
-// for its help text.
+// tests: a change that no test notices is a test that is missing.
 package main
 
 import (
@@ -44,9 +43,10 @@ type options struct {
 	parallel            int
 	timeout             time.Duration
 	list, verbose       bool
-	single              bool
+	single, whole       bool
+	tags                string
 	least               float64
-	match               string
+	match               []string
 	packages            []string
 }
 
@@ -64,7 +64,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.BoolVar(&o.list, "list", false, "")
 	fs.BoolVar(&o.verbose, "v", false, "")
 	fs.BoolVar(&o.single, "single", false, "")
-	fs.StringVar(&o.match, "match", "", "")
+	fs.BoolVar(&o.whole, "whole", false, "")
+	fs.StringVar(&o.tags, "tags", "", "")
+	fs.Func("match", "", func(s string) error { o.match = append(o.match, s); return nil })
 	fs.Float64Var(&o.least, "min", 100, "")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, usage)
@@ -96,8 +98,9 @@ type job struct {
 	mutant
 	src     []byte
 	sum     string
-	timeout time.Duration
+	run     *runner // of its package
 	outcome outcome
+	by      string    // the test that noticed it, where that is known
 	in      *compiled // which has it, or nil
 }
 
@@ -109,6 +112,7 @@ func (o *options) run(ctx context.Context, stdout, stderr io.Writer) (int, error
 	if b, err := exec.Command("go", "env", "GOROOT").Output(); err == nil { // for the type checker
 		build.Default.GOROOT = strings.TrimSpace(string(b))
 	}
+	build.Default.BuildTags = strings.FieldsFunc(o.tags, func(r rune) bool { return r == ',' })
 	list, err := readAccepted(o.accept)
 	if err != nil {
 		return exitUsage, err
@@ -127,8 +131,10 @@ func (o *options) run(ctx context.Context, stdout, stderr io.Writer) (int, error
 	if stale := list.stale(pkgs, ids); len(stale) > 0 {
 		return exitUsage, fmt.Errorf("%s lists what is no mutant any more:\n  %s", o.accept, strings.Join(stale, "\n  "))
 	}
-	if o.match != "" {
-		jobs = slices.DeleteFunc(jobs, func(j job) bool { return !strings.Contains(j.id, o.match) })
+	if len(o.match) != 0 {
+		jobs = slices.DeleteFunc(jobs, func(j job) bool {
+			return !slices.ContainsFunc(o.match, func(s string) bool { return strings.Contains(j.id, s) })
+		})
 	}
 	if o.sample > 0 && o.sample < len(jobs) {
 		rand.New(rand.NewPCG(o.seed, 0)).Shuffle(len(jobs), func(i, j int) { jobs[i], jobs[j] = jobs[j], jobs[i] })
@@ -164,7 +170,7 @@ func (o *options) collect(root string) (jobs []job, err error) {
 				return nil, err
 			}
 			for _, m := range all {
-				jobs = append(jobs, job{mutant: m, src: src, sum: sum})
+				jobs = append(jobs, job{mutant: m, src: src, sum: sum + o.tags})
 			}
 		}
 	}
@@ -183,26 +189,23 @@ func (o *options) test(ctx context.Context, root string, jobs []job, stderr io.W
 	}
 	defer os.RemoveAll(tmp)
 	var open []*job
-	limits := map[string]time.Duration{}
+	runners := map[string]*runner{}
 	for i := range jobs {
 		j := &jobs[i]
 		if r, ok := known.get(j.sum, j.id); ok {
-			j.outcome = r
-			continue
+			if j.outcome = r; r != survived || !o.whole {
+				continue
+			}
 		}
 		pkg := "./" + path.Dir(j.file)
-		if _, ok := limits[pkg]; !ok {
-			limits[pkg] = o.timeout
-			r := runner{root: root, timeout: 5 * time.Minute, tmp: tmp}
-			took, err := r.baseline(ctx, pkg)
-			if err != nil {
+		if runners[pkg] == nil {
+			r := &runner{root: root, tmp: tmp, tags: o.tags, whole: o.whole}
+			if err := r.baseline(ctx, pkg, o.timeout); err != nil {
 				return err
 			}
-			if o.timeout == 0 { // a mutant is slow when others are at work
-				limits[pkg] = 20*time.Second + 5*took
-			}
+			runners[pkg] = r
 		}
-		j.timeout = limits[pkg]
+		j.run = runners[pkg]
 		open = append(open, j)
 	}
 
@@ -217,8 +220,7 @@ func (o *options) test(ctx context.Context, root string, jobs []job, stderr io.W
 	for worker := range o.parallel {
 		wg.Go(func() {
 			for j := range work {
-				r := runner{root: root, timeout: j.timeout, tmp: tmp}
-				out, err := r.one(ctx, j, worker)
+				out, err := j.run.one(ctx, j, worker)
 				if err == nil {
 					j.outcome = out
 					err = known.put(j.sum, j.id, out)
@@ -229,7 +231,7 @@ func (o *options) test(ctx context.Context, root string, jobs []job, stderr io.W
 					failed = err
 				}
 				if o.verbose && err == nil {
-					fmt.Fprintf(stderr, "%d of %d: %s %s:%d: %s\n", done, len(open), out, j.file, j.line, j.id)
+					fmt.Fprintf(stderr, "%d of %d: %s %s:%d: %s%s\n", done, len(open), out, j.file, j.line, j.id, j.by)
 				} else if done%50 == 0 {
 					fmt.Fprintf(stderr, "%d of %d, %v\n", done, len(open), time.Since(start).Round(time.Second))
 				}
@@ -263,8 +265,7 @@ func (o *options) compile(ctx context.Context, root, tmp string, open []*job, st
 		if err != nil {
 			continue
 		}
-		r := runner{root: root, timeout: jobs[0].timeout, tmp: tmp}
-		c, err := r.compile(ctx, pkg, p.GoFiles, jobs)
+		c, err := jobs[0].run.compile(ctx, pkg, p.GoFiles, jobs)
 		if err != nil {
 			fmt.Fprintf(stderr, "%s: each change is built by itself: %v\n", pkg, err)
 			continue
@@ -276,13 +277,31 @@ func (o *options) compile(ctx context.Context, root, tmp string, open []*job, st
 	}
 }
 
-// one tests one job.
-func (r *runner) one(ctx context.Context, j *job, worker int) (outcome, error) {
-	if j.in == nil {
-		return r.test(ctx, &j.mutant, j.src, worker)
+// one tests one job with the short tests, and where these do not notice it, or did not
+// before, and others are asked for, with all.
+func (r *runner) one(ctx context.Context, j *job, worker int) (o outcome, err error) {
+	for _, s := range r.suites {
+		if s.short && j.outcome == survived {
+			continue
+		}
+		var out []byte
+		if j.in == nil {
+			out, err = r.test(ctx, &j.mutant, j.src, worker, s)
+		} else {
+			out, err = r.favourites(ctx, j, s)
+		}
+		o, err = judge(ctx, out, err)
+		if o == survived && !s.short {
+			o = survivedAll
+		}
+		if o != survived {
+			if j.by = failed(out); j.by != "" {
+				j.by = " | " + j.by
+			}
+			break
+		}
 	}
-	out, err := r.exec(ctx, j.in, j.in.ids[j])
-	return judge(ctx, out, err)
+	return o, err
 }
 
 // report prints survivors and counts.
@@ -308,7 +327,7 @@ func (o *options) report(jobs []job, list accepted, stdout io.Writer) int {
 				t.timeout++
 			case invalid:
 				t.invalid++
-			case survived:
+			case survived, survivedAll:
 				if list[j.id] != "" {
 					t.listed++
 				} else {
@@ -316,7 +335,7 @@ func (o *options) report(jobs []job, list accepted, stdout io.Writer) int {
 				}
 			}
 		}
-		if j.outcome == survived && list[j.id] == "" {
+		if (j.outcome == survived || j.outcome == survivedAll) && list[j.id] == "" {
 			fmt.Fprintf(stdout, "%s:%d: survived: %s\n", j.file, j.line, j.id)
 		}
 	}
@@ -366,14 +385,16 @@ count. A test that does not end has noticed.
   -accept FILE  changes that no test can or need notice, a line each: the change
                 as printed, " | ", and why (default fuzz/mutants/survivors.txt)
   -min PERCENT  share of the changes to be noticed or listed (default 100)
-  -match TEXT   only changes whose line has TEXT in it
+  -match TEXT   only changes whose line has TEXT in it; may be repeated
   -parallel N   tests at a time (default: the number of processors)
-  -timeout D    a test that takes longer does not end (default: five times what
-                it takes with its build, and 20s)
+  -timeout D    tests that need more processor time do not end (default: five
+                times what they need, and 5s), nor do those that take far longer
+  -whole        what the short tests do not notice is tried with all
+  -tags LIST    build tags, which choose the files that are changed too
   -single       build each change by itself; without it one build holds those
                 that can be chosen when the tests run: several times as fast
   -list         print the changes, and run nothing
-  -v            print each result
+  -v            print each result, and the test that noticed
   -h            this text
 
 Exit code: 0 as many changes as -min says were noticed or are listed; 1 fewer;

@@ -209,6 +209,10 @@ func (w *walker) remove(s ast.Stmt) {
 		if id, ok := s.Lhs[0].(*ast.Ident); ok && id.Name == "_" {
 			return
 		}
+		if id, ok := s.Rhs[0].(*ast.Ident); ok && id.Name == "nil" {
+			w.add(s, from, to, "{}") // nil has no type of its own
+			return
+		}
 		left := strings.Repeat("_, ", len(s.Lhs)-1) + "_ = "
 		w.add(s, from, to, left+string(w.src[w.at(s.Rhs[0].Pos()):to]))
 	}

@@ -2,14 +2,18 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -18,34 +22,58 @@ type outcome string
 
 const (
 	killed   outcome = "killed"
-	timedOut outcome = "timeout" // counts as killed: a test would not have ended
-	invalid  outcome = "invalid" // it does not compile
-	survived outcome = "survived"
+	timedOut outcome = "timeout"  // counts as killed: a test would not have ended
+	invalid  outcome = "invalid"  // it does not compile
+	survived outcome = "survived" // the short tests
+
+	survivedAll outcome = "survived all"
 )
 
-// runner runs the tests of packages with a mutant in place.
+// suite is a choice of tests.
+type suite struct {
+	short bool
+	cpu   time.Duration // processor time after which they do not end
+}
+
+// wall is when they do not end, however little the machine lets them compute.
+func (s suite) wall() time.Duration { return 10*s.cpu + time.Minute }
+
+// flags are for a test binary, with the prefix test., or for go test.
+func (s suite) flags(prefix string) []string {
+	return []string{fmt.Sprintf("-%sshort=%t", prefix, s.short), "-" + prefix + "failfast", "-" + prefix + "timeout=" + s.wall().String()}
+}
+
+// limited is a shell's line that bounds what a mutant allocates and computes.
+func (s suite) limited() string {
+	return fmt.Sprintf(`ulimit -v 16000000 2>/dev/null; ulimit -t %d 2>/dev/null; exec "$0" "$@"`, int(s.cpu.Seconds()+0.999))
+}
+
+// runner runs the tests of a package with a mutant in place.
 type runner struct {
-	root    string
-	timeout time.Duration
-	tmp     string
+	root, tmp, tags string
+	whole           bool
+	suites          []suite // the short tests, and perhaps all
+
+	mu      sync.Mutex
+	noticed map[string]int // mutants, by test
 }
 
 // test runs the tests of the package that m is in.
-func (r *runner) test(ctx context.Context, m *mutant, src []byte, worker int) (outcome, error) {
+func (r *runner) test(ctx context.Context, m *mutant, src []byte, worker int, s suite) ([]byte, error) {
 	changed := filepath.Join(r.tmp, fmt.Sprintf("mutant%d.go", worker))
 	if err := os.WriteFile(changed, m.apply(src), 0o666); err != nil {
-		return "", err
+		return nil, err
 	}
 	overlay := filepath.Join(r.tmp, fmt.Sprintf("overlay%d.json", worker))
 	b, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(r.root, m.file): changed}})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if err := os.WriteFile(overlay, b, 0o666); err != nil {
-		return "", err
+		return nil, err
 	}
-	out, err := r.goTest(ctx, "./"+filepath.ToSlash(filepath.Dir(m.file)), "-overlay", overlay)
-	return judge(ctx, out, err)
+	out, _, err := r.goTest(ctx, s, "./"+filepath.ToSlash(filepath.Dir(m.file)), "-overlay", overlay)
+	return out, err
 }
 
 // judge tells what became of a mutant from what its tests said.
@@ -55,7 +83,8 @@ func judge(ctx context.Context, out []byte, err error) (outcome, error) {
 		return "", ctx.Err()
 	case err == nil:
 		return survived, nil
-	case errors.Is(err, context.DeadlineExceeded), bytes.Contains(out, []byte("panic: test timed out")):
+	case errors.Is(err, context.DeadlineExceeded), bytes.Contains(out, []byte("panic: test timed out")),
+		strings.Contains(err.Error(), "signal: "), bytes.Contains(out, []byte("signal: killed")):
 		return timedOut, nil
 	case bytes.Contains(out, []byte("[build failed]")), bytes.Contains(out, []byte("[setup failed]")):
 		return invalid, nil
@@ -63,22 +92,38 @@ func judge(ctx context.Context, out []byte, err error) (outcome, error) {
 	return killed, nil
 }
 
-// goTest runs the short tests of a package, and stops at the first that fails.
-// What a mutant allocates without end is bounded.
-func (r *runner) goTest(ctx context.Context, pkg string, args ...string) ([]byte, error) {
-	limit := r.timeout + 2*time.Minute // to build in
+// failed returns the name of the first test that out says has failed.
+func failed(out []byte) string {
+	_, rest, _ := bytes.Cut(out, []byte("--- FAIL: "))
+	name, _, _ := bytes.Cut(rest, []byte(" "))
+	return string(name)
+}
+
+// goTest runs tests of a package, and stops at the first that fails. It returns also
+// the processor time of the build and the tests.
+func (r *runner) goTest(ctx context.Context, s suite, pkg string, args ...string) ([]byte, time.Duration, error) {
+	args = append([]string{"test", "-vet=off", "-count=1", "-ldflags=-s -w", "-tags", r.tags, "-exec", "sh -c '" + s.limited() + "'"}, args...)
+	args = append(append(args, s.flags("")...), pkg)
+	return r.command(ctx, s.wall()+2*time.Minute, r.root, nil, "go", args...) // to build in
+}
+
+func (r *runner) command(ctx context.Context, limit time.Duration, dir string, env []string, name string, args ...string) ([]byte, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	args = append([]string{"test", "-vet=off", "-short", "-count=1", "-failfast", "-ldflags=-s -w", "-timeout", r.timeout.String()}, append(args, pkg)...)
-	cmd := exec.CommandContext(ctx, "sh", append([]string{"-c", `ulimit -v 16000000 2>/dev/null; exec "$@"`, "go", "go"}, args...)...)
-	cmd.Dir = r.root
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
 	cmd.WaitDelay = 5 * time.Second
 	stop(cmd)
 	out, err := cmd.CombinedOutput()
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return out, err
+	var took time.Duration
+	if p := cmd.ProcessState; p != nil {
+		took = p.UserTime() + p.SystemTime()
+	}
+	return out, took, err
 }
 
 // compiled is the test binary of a package with mutants in it.
@@ -111,42 +156,71 @@ func (r *runner) compile(ctx context.Context, pkg string, files []string, jobs [
 		return nil, err
 	}
 	c := &compiled{filepath.Join(r.root, pkg), filepath.Join(r.tmp, strings.ReplaceAll(pkg, "/", "-")+".test"), ids}
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", c.binary, "-overlay", overlay, "./"+pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", c.binary, "-tags", r.tags, "-overlay", overlay, "./"+pkg)
 	cmd.Dir = r.root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, tail(out))
 	}
-	if out, err := r.exec(ctx, c, 0); err != nil { // it may be slower, or allocate, where it did not
-		return nil, fmt.Errorf("its tests fail: %w\n%s", err, tail(out))
+	for _, s := range r.suites { // they may be slower, or allocate, where they did not
+		if out, err := r.exec(ctx, c, 0, s); err != nil {
+			return nil, fmt.Errorf("its tests fail: %w\n%s", err, tail(out))
+		}
 	}
 	return c, nil
 }
 
-// exec runs the tests with a mutant; 0 is none.
-func (r *runner) exec(ctx context.Context, c *compiled, id int) ([]byte, error) {
-	limited, cancel := context.WithTimeout(ctx, r.timeout+10*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(limited, "sh", "-c", `ulimit -v 16000000 2>/dev/null; exec "$@"`, "test", c.binary,
-		"-test.short", "-test.failfast", "-test.timeout", r.timeout.String())
-	cmd.Dir = c.dir
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", variable, id))
-	cmd.WaitDelay = 5 * time.Second
-	stop(cmd)
-	out, err := cmd.CombinedOutput()
-	if err != nil && limited.Err() != nil {
-		err = limited.Err()
+// favourites runs the tests that noticed most so far, and then the others.
+func (r *runner) favourites(ctx context.Context, j *job, s suite) ([]byte, error) {
+	r.mu.Lock()
+	names := slices.SortedFunc(maps.Keys(r.noticed), func(a, b string) int {
+		return cmp.Or(r.noticed[b]-r.noticed[a], strings.Compare(a, b))
+	})
+	r.mu.Unlock()
+	id := j.in.ids[j]
+	var out []byte
+	var err error
+	if len(names) == 0 {
+		out, err = r.exec(ctx, j.in, id, s)
+	} else {
+		first := "^(" + strings.Join(names[:min(len(names), 6)], "|") + ")$"
+		if out, err = r.exec(ctx, j.in, id, s, "-test.run", first); err == nil {
+			out, err = r.exec(ctx, j.in, id, s, "-test.skip", first)
+		}
+	}
+	if name, _, _ := strings.Cut(failed(out), "/"); name != "" && s.short {
+		r.mu.Lock()
+		r.noticed[name]++
+		r.mu.Unlock()
 	}
 	return out, err
 }
 
-// baseline runs the tests of a package as it is, and returns how long they took
-// with their build.
-func (r *runner) baseline(ctx context.Context, pkg string) (time.Duration, error) {
-	start := time.Now()
-	if out, err := r.goTest(ctx, pkg); err != nil {
-		return 0, fmt.Errorf("the tests of %s fail without a mutant: %w\n%s", pkg, err, tail(out))
+// exec runs tests with a mutant; 0 is none.
+func (r *runner) exec(ctx context.Context, c *compiled, id int, s suite, args ...string) ([]byte, error) {
+	args = append(append([]string{"-c", s.limited(), c.binary}, s.flags("test.")...), args...)
+	out, _, err := r.command(ctx, s.wall()+10*time.Second, c.dir, []string{fmt.Sprintf("%s=%d", variable, id)}, "sh", args...)
+	return out, err
+}
+
+// baseline runs the tests of a package as it is, and sets what they may need; limit
+// is that, where it is not 0.
+func (r *runner) baseline(ctx context.Context, pkg string, limit time.Duration) error {
+	r.noticed = map[string]int{}
+	for _, short := range []bool{true, false} {
+		if !short && !r.whole {
+			continue
+		}
+		s := suite{short, 5 * time.Minute}
+		out, took, err := r.goTest(ctx, s, pkg)
+		if err != nil {
+			return fmt.Errorf("the tests of %s fail without a mutant: %w\n%s", pkg, err, tail(out))
+		}
+		if s.cpu = limit; limit == 0 {
+			s.cpu = 5*time.Second + 5*took
+		}
+		r.suites = append(r.suites, s)
 	}
-	return time.Since(start), nil
+	return nil
 }
 
 func tail(b []byte) string {

@@ -347,7 +347,13 @@ func (s *schemer) assignment(st *ast.AssignStmt) {
 	at := s.at(st.TokPos)
 	left, right := [2]int{from, s.at(st.Lhs[len(st.Lhs)-1].End())}, [2]int{s.at(st.Rhs[0].Pos()), to}
 	blank := strings.Repeat("_, ", len(st.Lhs)-1) + "_ = "
-	drop := 0
+	drop := s.number(from, to, "{}")
+	if drop != 0 {
+		s.add(st, false, func(r func(int, int) string) string {
+			return fmt.Sprintf("if zzMutant != %d { %s }", drop, r(from, to))
+		})
+		return
+	}
 	if v := s.info.Types[st.Rhs[0]].Value; v == nil || v.Kind() != constant.Int || constant.Compare(v, token.LEQ, constant.MakeInt64(math.MaxInt32)) {
 		// A larger constant may not go to the blank identifier, where it is an int.
 		drop = s.number(from, to, blank+string(s.src[right[0]:right[1]]))

@@ -175,7 +175,7 @@ func (m *Machine) CommEst(id uint32) {
 }
 
 func (m *Machine) established(c *call, private []byte) {
-	c.keep(private)
+	c.mail.private.keep(private)
 	c.state = Established
 	m.stop(c)
 	m.setHalf(c, false)
@@ -205,7 +205,7 @@ func (m *Machine) reject(c *call, reason Reason, info, private []byte) {
 	m.buildREJ(c, reason, info, private)
 	c.mail.local = true
 	c.mail.reject.what, c.mail.reject.reason = m.out.REJ.MessageRejected, reason
-	c.keep(nil)
+	c.mail.private.keep(nil)
 	m.post(c)
 	m.end(c, EventRejected)
 }

@@ -186,8 +186,12 @@ func (m *Machine) NextEvent(e *Event) bool {
 	case EventSIDRReply:
 		e.Rejected, e.Reason, e.Status, e.Info = c.mail.reject.what, c.mail.reject.reason, c.mail.reject.status, c.mail.reject.info
 	}
-	if k != EventUnreachable && k != EventTimewaitExit && k != EventPath {
-		e.PrivateData = c.mail.private
+	switch k {
+	case EventUnreachable, EventTimewaitExit, EventPath:
+	case EventDisconnected:
+		e.PrivateData = c.mail.bye.data
+	default:
+		e.PrivateData = c.mail.private.data
 	}
 	switch {
 	case k == EventRequest && c.state == ReqReceived:
@@ -234,6 +238,4 @@ func (m *Machine) finish(c *call) {
 }
 
 // keep stores private data for the event that is to tell of it.
-func (c *call) keep(private []byte) {
-	c.mail.private = c.mail.buf[:copy(c.mail.buf[:], private)]
-}
+func (p *private) keep(data []byte) { p.data = p.buf[:copy(p.buf[:], data)] }

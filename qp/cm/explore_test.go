@@ -351,8 +351,10 @@ func (s *xScenario) tick(w *xWorld) error {
 	}
 	for i := range w.ends {
 		e := &w.ends[i]
-		if e.m.events.front() != nil {
-			w.hurt = true // its owner has not even heard of it
+		for k := range e.m.calls {
+			if c := &e.m.calls[k]; c.mail.pending&(1<<EventRequest|1<<EventReply|1<<EventSIDRRequest) != 0 {
+				w.hurt = true // its owner has not even heard of what it is to answer
+			}
 		}
 		for k := range e.calls[:e.n] {
 			if c := &e.calls[k]; c.stage == xOffered || c.stage == xReplied {
@@ -629,12 +631,13 @@ func (s *xScenario) agreed(w *xWorld) error {
 			}
 			var peer *xCall
 			for j := range f.calls[:f.n] {
-				p := &f.calls[j]
-				if p.active != c.active && p.qpn == c.dest && p.dest == c.qpn && (peer == nil || f.m.State(p.id) == Established) {
-					peer = p // of several between the same queue pairs the one that stands
+				if p := &f.calls[j]; p.active != c.active && p.id == e.m.lookup(c.id).remoteID {
+					peer = p // there may be others between the same queue pairs
 				}
 			}
 			switch {
+			case peer != nil && (peer.qpn != c.dest || peer.dest != c.qpn):
+				return fmt.Errorf("CM-13: end %d: call %#x joins QP %d to %d, and the peer's %d to %d", i, c.id, c.qpn, c.dest, peer.qpn, peer.dest)
 			case peer == nil:
 				return fmt.Errorf("end %d: call %#x stands, and the peer knows nothing of it", i, c.id)
 			case f.m.State(peer.id) == Established:

@@ -108,7 +108,6 @@ type MachineCounters struct {
 	Full         uint64 // REQs and SIDR_REQs dropped because of MaxCalls
 	Stale        uint64 // REQs and REPs refused as stale connections
 	RepliesLost  uint64 // responses without a call, dropped because too many were waiting
-	Waiting      uint64 // messages dropped because the last event was not polled yet
 	TimedOut     uint64 // calls given up because no response came
 }
 

@@ -151,6 +151,29 @@ func TestMachineDREQ(t *testing.T) {
 		require.Equal(t, "disconnected", w.b.events[len(w.b.events)-1])
 		w.over()
 	})
+	t.Run("while an event waits to be polled", func(t *testing.T) {
+		w := newWorld(t)
+		id, err := w.a.m.Connect(w.now, request())
+		require.NoError(t, err)
+		pass := func(from, to *side) {
+			mad, _, ok := from.m.NextMAD(nil)
+			require.True(t, ok)
+			require.True(t, to.m.HandleMAD(w.now, cm.Address{Local: to.addr, Remote: from.addr}, mad))
+		}
+		pass(w.a, w.b) // REQ
+		w.b.poll()
+		pass(w.b, w.a) // REP
+		w.a.poll()
+		pass(w.a, w.b) // RTU
+		require.NoError(t, w.a.m.Disconnect(w.now, id, []byte("dreq")))
+		pass(w.a, w.b)
+		require.Equal(t, cm.DreqReceived, w.b.m.State(w.b.ids[0]), "its peer may not send it again")
+		w.b.poll()
+		require.Equal(t, []string{"request", "established", "disconnected"}, w.b.events)
+		require.Equal(t, "rtu", string(w.b.all[1].PrivateData[:3]))
+		require.Equal(t, "dreq", string(w.b.all[2].PrivateData[:4]))
+		w.over()
+	})
 	t.Run("before the RTU", func(t *testing.T) {
 		w := newWorld(t)
 		w.fate = func(_ *side, id cm.AttributeID, _ int) (int, time.Duration) {

@@ -57,16 +57,6 @@ func (m *Machine) callOf(ours, theirs uint32) *call {
 	return nil
 }
 
-// busy reports whether the owner has yet to poll what the last message of c said:
-// the next one is dropped then, as if it were lost on its way.
-func (m *Machine) busy(c *call) bool {
-	if c.mail.pending != 0 {
-		m.counters.Waiting++
-		return true
-	}
-	return false
-}
-
 // refuse answers a REQ or REP with a REJ that belongs to no call.
 func (m *Machine) refuse(to Address, tid uint64, localID, remoteID uint32, what MessageRejected, reason Reason) {
 	m.out.Header = NewHeader(AttrREJ, tid)
@@ -151,7 +141,7 @@ func (m *Machine) handleREQ(from Address, h *Header, r *REQ) {
 		private = r.PrivateData
 	}
 	c.mail.call, c.mail.cma = call, isCMA
-	c.keep(private)
+	c.mail.private.keep(private)
 	m.byRemote.add(c, remoteKey(c.guid, c.remoteID))
 	m.byQPN.add(c, remoteKey(c.guid, c.attr.DestQPN))
 	m.tell(c, EventRequest)
@@ -192,9 +182,6 @@ func (m *Machine) handleREP(from Address, h *Header, r *REP) {
 		}
 		return
 	}
-	if m.busy(c) {
-		return
-	}
 	if m.findRemote(r.LocalCAGUID, r.LocalCommID) != nil {
 		m.counters.Unknown++ // a communication ID of another call
 		return
@@ -203,7 +190,7 @@ func (m *Machine) handleREP(from Address, h *Header, r *REP) {
 		m.refuse(from, h.TransactionID, c.id, r.LocalCommID, RejectedREP, ReasonStaleConnection)
 		c.mail.local = true
 		c.mail.reject.what, c.mail.reject.reason = RejectedREP, ReasonStaleConnection
-		c.keep(nil)
+		c.mail.private.keep(nil)
 		m.drop(c)
 		m.end(c, EventRejected)
 		return
@@ -216,7 +203,7 @@ func (m *Machine) handleREP(from Address, h *Header, r *REP) {
 	a.Timeout = ackTimeout(m.cfg.PacketLifetime, r.TargetACKDelay)
 	a.RNRRetry, a.SRQ, a.FlowControl = r.RNRRetryCount, r.SRQ, r.EndToEndFlowControl
 	a.VendorID, a.Options = r.VendorID, h.AttributeModifier
-	c.keep(r.PrivateData)
+	c.mail.private.keep(r.PrivateData)
 	m.drop(c)
 	m.stop(c)
 	m.byRemote.add(c, remoteKey(c.guid, c.remoteID))
@@ -320,7 +307,7 @@ func (m *Machine) handleREJ(r *REJ) {
 	j := &c.mail.reject
 	j.what, j.reason = r.MessageRejected, r.Reason
 	j.info = j.buf[:copy(j.buf[:], r.ARI[:min(int(r.RejectInfoLength), len(r.ARI))])]
-	c.keep(r.PrivateData)
+	c.mail.private.keep(r.PrivateData)
 	m.drop(c)
 	if to == Timewait {
 		m.timewait(c)
@@ -345,20 +332,14 @@ func (m *Machine) handleDREQ(from Address, h *Header, r *DREQ) {
 	}
 	switch c.state {
 	case RepSent, MRARepReceived, Established:
-		if m.busy(c) {
-			return
-		}
 		m.stop(c)
 		m.setHalf(c, false)
 		c.state, c.tid = DreqReceived, h.TransactionID
-		c.keep(r.PrivateData)
+		c.mail.bye.keep(r.PrivateData)
 		m.drop(c)
 		m.tell(c, EventDisconnected)
 	case DreqSent: // both at once
-		if m.busy(c) {
-			return
-		}
-		c.keep(r.PrivateData)
+		c.mail.bye.keep(r.PrivateData)
 		m.buildDREP(c.id, c.remoteID, h.TransactionID, nil)
 		m.post(c)
 		m.disconnected(c)
@@ -376,10 +357,7 @@ func (m *Machine) handleDREP(r *DREP) {
 	switch {
 	case c == nil:
 	case c.state == DreqSent:
-		if m.busy(c) {
-			return
-		}
-		c.keep(r.PrivateData)
+		c.mail.bye.keep(r.PrivateData)
 		m.drop(c)
 		m.disconnected(c)
 	default:
@@ -436,7 +414,7 @@ func (m *Machine) handleSIDRREQ(from Address, h *Header, r *SIDRREQ) {
 		private = r.PrivateData
 	}
 	c.mail.call, c.mail.cma = call, isCMA
-	c.keep(private)
+	c.mail.private.keep(private)
 	m.byRemote.add(c, remoteKey(guid, c.remoteID))
 	m.tell(c, EventSIDRRequest)
 	m.arm(c, time.Duration(m.cfg.MaxRetries+1)*wait(m.cfg.ResponseTimeout))
@@ -461,7 +439,7 @@ func (m *Machine) handleSIDRREP(r *SIDRREP) {
 	j.status = r.Status
 	j.info = j.buf[:copy(j.buf[:], r.AdditionalInformation[:min(int(r.AdditionalInformationLength), len(r.AdditionalInformation))])]
 	c.attr.DestQPN, c.attr.QKey = r.QPN, r.QKey
-	c.keep(r.PrivateData)
+	c.mail.private.keep(r.PrivateData)
 	m.drop(c)
 	m.end(c, EventSIDRReply)
 }

@@ -132,9 +132,7 @@ func (m *Machine) expire(c *call) {
 	m.counters.TimedOut++
 	switch c.state {
 	case DreqSent:
-		if c.mail.pending == 0 {
-			c.keep(nil)
-		}
+		c.mail.bye.keep(nil)
 		m.drop(c)
 		m.disconnected(c)
 	case SIDRReqSent:

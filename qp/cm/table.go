@@ -48,8 +48,14 @@ type mail struct {
 	call    CMAHeader
 	reject  rejected
 	msg     [Size]byte // the message to send, and to send again
-	private []byte     // in buf
-	buf     [DREPPrivateDataSize]byte
+	private private
+	bye     private // of EventDisconnected, before which another event may wait
+}
+
+// private is the private data of an event.
+type private struct {
+	data []byte // in buf
+	buf  [DREPPrivateDataSize]byte
 }
 
 // rejected is what a REJ or SIDR_REP said.

@@ -487,3 +487,142 @@ func TestCQ(t *testing.T) {
 		require.Equal(t, qps[0], e.QP)
 	}
 }
+
+// TestResults: each fate of a frame has a name and a counter, whether the port decodes
+// it or is told.
+func TestResults(t *testing.T) {
+	names := []string{"delivered", "answered", "not RoCE", "malformed", "bad ICRC", "wrong address", "no QP", "7"}
+	for r, name := range names {
+		require.Equal(t, name, softnic.Result(r).String())
+	}
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	want := softnic.Counters{}
+	for r := range names[:7] {
+		p.CountDropped(softnic.Result(r))
+		want.RxFrames++
+	}
+	want.RxNotRoCE, want.RxMalformed, want.RxICRCEncapsulated = 1, 1, 1
+	p.CountReceived()
+	want.RxFrames++
+	require.Equal(t, want, p.Counters())
+
+	q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
+	group := netip.MustParseAddr("239.0.0.1")
+	for _, c := range []struct {
+		change func(*frame.Frame)
+		result softnic.Result
+		count  *uint64
+	}{
+		{func(*frame.Frame) {}, softnic.Delivered, &want.RxRoCE},
+		{func(f *frame.Frame) { f.Dst = netip.MustParseAddr("192.0.2.9") }, softnic.WrongAddress, &want.RxWrongAddress},
+		{func(f *frame.Frame) { f.Packet.DestQP, f.Dst = 0xffffff, group }, softnic.NoQP, &want.RxNoQP},
+		{func(f *frame.Frame) {
+			f.Packet.DestQP, f.Dst, f.Src = 0xffffff, group, netip.MustParseAddr("192.0.2.1")
+		}, softnic.WrongAddress, &want.RxWrongAddress},
+	} {
+		f := request(q)
+		c.change(f)
+		require.Equal(t, c.result, p.HandleDecoded(start, f))
+		*c.count++
+		if c.count == &want.RxNoQP {
+			want.RxRoCE++ // it came to a group, which is an address of all
+		}
+		require.Equal(t, want, p.Counters(), "RxFrames is the caller's")
+	}
+	require.Equal(t, softnic.NotRoCE, p.HandleFrame(start, nil))
+	want.RxFrames++
+	want.RxNotRoCE++
+	require.Equal(t, want, p.Counters())
+}
+
+// TestTimePassesWithFrames: what arrives tells the port how late it is, so that what it
+// learns then ages from then on.
+func TestTimePassesWithFrames(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{NeighborAge: time.Minute}, "192.0.2.1")
+	late := start.Add(10 * time.Minute)
+	p.HandleFrame(start, arp(2, frame.MAC{2, 0, 0, 0, 0, 2}, "192.0.2.1"))
+	p.HandleFrame(late, arp(2, frame.MAC{2, 0, 0, 0, 0, 2}, "192.0.2.1"))
+	q, _ := qpOf(t, p, late, qp.UD, qp.AHAttr{}, nil)
+	require.NoError(t, q.PostSend(late, &qp.SendWR{Op: qp.OpSend, AH: qp.NewAddressHandle(qp.AHAttr{GID: gidOf("192.0.2.2")}), RemoteQPN: 5}))
+	require.Len(t, drain(p, late), 1, "no question")
+}
+
+// TestGroupByMappedAddress: ::ffff:239.0.0.1 and 239.0.0.1 are one group.
+func TestGroupByMappedAddress(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	q, cq := qpOf(t, p, start, qp.UD, qp.AHAttr{}, nil)
+	require.NoError(t, q.AttachMulticast(netip.MustParseAddr("::ffff:239.0.0.1")))
+	require.NoError(t, q.PostRecv(&qp.RecvWR{Local: make([]byte, 64)}))
+	f := request(q)
+	f.Dst, f.DstMAC = netip.MustParseAddr("239.0.0.1"), frame.MAC{1, 0, 0x5e, 0, 0, 1}
+	f.Packet = bth.Packet{Header: bth.Header{Opcode: bth.UDSendOnly, PKey: 0xffff, DestQP: 0xffffff}, DETH: bth.DETH{QKey: 0x1111, SrcQP: 9}}
+	require.Equal(t, softnic.Delivered, p.HandleFrame(start, f.AppendTo(nil)))
+	require.Equal(t, qp.Success, poll(t, cq).Status)
+	q.DetachMulticast(netip.MustParseAddr("::ffff:239.0.0.1"))
+	require.Equal(t, softnic.NoQP, p.HandleFrame(start, f.AppendTo(nil)))
+}
+
+// TestNumbersFillThePort: with a seed and without, a port gives as many QP numbers as
+// it may, none twice, none that is special, and those that are free again.
+func TestNumbersFillThePort(t *testing.T) {
+	for seed := range byte(40) {
+		cfg := softnic.Config{MaxQPs: 15}
+		if seed != 0 {
+			cfg.Seed = &[32]byte{seed}
+		}
+		p := onePort(t, 1, cfg, "192.0.2.1")
+		make1 := func() (*softnic.QP, error) {
+			return p.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.RC, MaxSendWR: 1}})
+		}
+		var qs []*softnic.QP
+		for range 15 {
+			q, err := make1()
+			require.NoError(t, err)
+			require.True(t, q.Num() >= 0x11 && q.Num() < 0xffffff, "%#x", q.Num())
+			qs = append(qs, q)
+		}
+		_, err := make1()
+		require.ErrorIs(t, err, softnic.ErrNoQP)
+		seen := map[uint32]bool{}
+		for _, q := range qs {
+			require.Same(t, q, p.QP(q.Num()), "no other took its place")
+			seen[q.Num()] = true
+		}
+		require.Len(t, seen, 15)
+		if seed == 0 {
+			require.EqualValues(t, 0x11, qs[0].Num())
+			require.EqualValues(t, 0x1f, qs[14].Num())
+		}
+		qs[3].Destroy()
+		require.Nil(t, p.QP(qs[3].Num()))
+		q, err := make1()
+		require.NoError(t, err)
+		require.Same(t, q, p.QP(q.Num()))
+		if seed == 0 {
+			require.EqualValues(t, 0x14, q.Num())
+		}
+	}
+}
+
+// TestAcknowledgeInVLAN: an acknowledgement with a marking of its own has its
+// priority in the tag, the VLAN of the data, and leaves the ECN bits as they are.
+func TestAcknowledgeInVLAN(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{Ack: &softnic.Marking{DSCP: 40, Priority: 5}, ECT: true}, "192.0.2.1")
+	ah := toPeer()
+	ah.HasVLAN, ah.VLAN, ah.TrafficClass = true, 3<<13|0x123, 26<<2
+	q, _ := qpOf(t, p, start, qp.RC, ah, nil)
+	f := request(q)
+	f.Packet.AckReq = true
+	require.Equal(t, softnic.Delivered, p.HandleFrame(start, f.AppendTo(nil)))
+	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpWrite}))
+	got := map[bth.Operation]*frame.Frame{}
+	for _, b := range drain(p, start) {
+		f := decode(t, b)
+		got[f.Packet.Opcode.Operation()] = f
+	}
+	require.Len(t, got, 2)
+	require.EqualValues(t, 5<<13|0x123, got[bth.Acknowledge].VLAN[0].TCI)
+	require.EqualValues(t, 40<<2|2, got[bth.Acknowledge].TrafficClass)
+	require.EqualValues(t, 3<<13|0x123, got[bth.WriteOnly].VLAN[0].TCI)
+	require.EqualValues(t, 26<<2|2, got[bth.WriteOnly].TrafficClass)
+}

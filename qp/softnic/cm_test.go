@@ -164,6 +164,7 @@ func TestCallConnect(t *testing.T) {
 					require.Equal(t, "data", string(in[:4]))
 
 					require.NoError(t, w.ports[0].Disconnect(w.now, at, nil))
+					require.Equal(t, qp.Error, a.State(), "at once")
 					w.run(time.Second)
 					require.Equal(t, []string{"established", "disconnected", "timewait exit"}, w.events[0])
 					require.Equal(t, []string{"request", "established", "disconnected", "timewait exit"}, w.events[1])
@@ -398,4 +399,187 @@ func TestGSIChecks(t *testing.T) {
 		require.Equal(t, c.want, w.ports[1].HandleFrame(w.now, g.AppendTo(nil)), name)
 	}
 	require.Empty(t, drain(w.ports[1], w.now))
+}
+
+// TestCallServices: a request says what kind of connection its queue pair wants, and
+// what else it was given.
+func TestCallServices(t *testing.T) {
+	for typ, want := range map[qp.Type][2]uint8{
+		qp.RC: {uint8(cm.ServiceRC), 0}, qp.UC: {uint8(cm.ServiceUC), 0},
+		qp.XRCSend: {uint8(cm.ServiceExtended), uint8(cm.ExtendedXRC)}, qp.XRCRecv: {uint8(cm.ServiceExtended), uint8(cm.ExtendedXRC)},
+	} {
+		for bytes, mtu := range map[int]cm.MTU{0: cm.MTU1024, 256: cm.MTU256, 512: cm.MTU512, 2048: cm.MTU2048, 4096: cm.MTU4096} {
+			w := newWired(t, nil)
+			require.NoError(t, w.ports[1].Listen(service, 0))
+			q, err := w.ports[0].CreateQP(softnic.QPConfig{Config: qp.Config{Type: typ, PD: 1, MaxSendWR: 4, MaxRecvWR: 4, MaxRdAtomic: 4, MaxDestRdAtomic: 4}, XRCD: 1})
+			require.NoError(t, err)
+			var got *cm.Event
+			w.on = func(i int, _ *softnic.Call, e *cm.Event) {
+				if i == 1 && e.Kind == cm.EventRequest {
+					x := *e
+					got = &x
+				}
+			}
+			a := full
+			a.PathMTU, a.RetryCnt, a.RNRRetry, a.SRQ, a.VendorID, a.Options, a.MaxRdAtomic, a.MaxDestRdAtomic = bytes, 5, 3, true, 0x15b3, 7, 3, 300
+			_, err = w.ports[0].Connect(w.now, q, netip.MustParseAddr("192.0.2.2"), service, a)
+			require.NoError(t, err)
+			w.settle()
+			require.NotNil(t, got, typ)
+			require.Equal(t, want, [2]uint8{uint8(got.Attr.Transport), uint8(got.Attr.ExtendedTransport)}, typ)
+			require.Equal(t, []any{mtu, uint8(5), uint8(3), true, q.Num()},
+				[]any{got.Attr.PathMTU, got.Attr.RetryCnt, got.Attr.RNRRetry, got.Attr.SRQ, got.Attr.DestQPN})
+			require.Equal(t, []any{uint32(0x15b3), uint32(7)}, []any{got.Attr.VendorID, got.Attr.Options})
+		}
+	}
+}
+
+// TestWorkIsTold: whoever waits for OnWork hears of each call that has the port send
+// something, and of datagrams that do.
+func TestWorkIsTold(t *testing.T) {
+	var told [2]int
+	w := newWired(t, func(i int, c *softnic.Config) { c.OnWork = func() { told[i]++ } })
+	did := func(i int, what string, f func()) {
+		w.settle()
+		before := told[i]
+		f()
+		require.Greater(t, told[i], before, what)
+		require.False(t, w.ports[i].Idle(), what)
+	}
+	require.NoError(t, w.ports[1].Listen(service, 0))
+	udp := cm.IPServiceID(cm.ProtocolUDP, 7174)
+	require.NoError(t, w.ports[1].Listen(udp, 0))
+	var calls [2][]*softnic.Call
+	w.on = func(i int, c *softnic.Call, e *cm.Event) {
+		if e.Kind == cm.EventRequest || e.Kind == cm.EventSIDRRequest {
+			calls[i] = append(calls[i], c)
+		}
+	}
+	peer := netip.MustParseAddr("192.0.2.2")
+	connect := func() (c *softnic.Call) {
+		q, _ := rcQP(t, w.ports[0], qp.RC)
+		did(0, "Connect", func() {
+			var err error
+			c, err = w.ports[0].Connect(w.now, q, peer, service, full)
+			require.NoError(t, err)
+		})
+		w.settle()
+		return c
+	}
+	connect()
+	did(1, "Reject", func() { require.NoError(t, w.ports[1].Reject(calls[1][0], cm.ReasonConsumer, nil, nil)) })
+	c := connect()
+	b, _ := rcQP(t, w.ports[1], qp.RC)
+	did(1, "Accept", func() { require.NoError(t, w.ports[1].Accept(w.now, calls[1][1], b, full)) })
+	w.settle()
+	did(0, "Disconnect", func() { require.NoError(t, w.ports[0].Disconnect(w.now, c, nil)) })
+	w.settle()
+	did(0, "ResolveSIDR", func() {
+		_, err := w.ports[0].ResolveSIDR(w.now, peer, udp, softnic.ConnAttr{})
+		require.NoError(t, err)
+	})
+	w.settle()
+	require.Len(t, calls[1], 3)
+	did(1, "ReplySIDR", func() {
+		require.NoError(t, w.ports[1].ReplySIDR(w.now, calls[1][2], &cm.SIDRReply{QPN: 9, QKey: 1}))
+	})
+	// A SIDR_REQ for nobody is answered as it comes.
+	_, err := w.ports[0].ResolveSIDR(w.now, peer, cm.IPServiceID(cm.ProtocolUDP, 99), softnic.ConnAttr{})
+	require.NoError(t, err)
+	w.settle()
+	req, ok := w.ports[0].NextFrame(w.now, nil)
+	require.False(t, ok, "%x", req)
+	require.Equal(t, "SIDR reply", w.events[0][len(w.events[0])-1])
+}
+
+// TestQueuePairUsedAgain: a queue pair that has another connection before the number of
+// the last one is free keeps this when the last event of that one comes.
+func TestQueuePairUsedAgain(t *testing.T) {
+	w := newWired(t, nil)
+	require.NoError(t, w.ports[1].Listen(service, 0))
+	b, _ := rcQP(t, w.ports[1], qp.RC)
+	w.on = func(i int, c *softnic.Call, e *cm.Event) {
+		if i == 1 && e.Kind == cm.EventRequest {
+			require.NoError(t, w.ports[1].Accept(w.now, c, b, full))
+		}
+	}
+	connect := func() (*softnic.QP, *softnic.Call) {
+		q, _ := rcQP(t, w.ports[0], qp.RC)
+		c, err := w.ports[0].Connect(w.now, q, netip.MustParseAddr("192.0.2.2"), service, full)
+		require.NoError(t, err)
+		w.settle()
+		return q, c
+	}
+	_, first := connect()
+	require.NoError(t, w.ports[0].Disconnect(w.now, first, nil))
+	w.settle()
+	require.NoError(t, b.Modify(w.now, &qp.Attr{State: qp.Reset}, qp.AttrState))
+	w.drop = func(_ int, f *frame.Frame) bool {
+		return f.Packet.DestQP == 1 && f.Packet.Payload[17] == byte(cm.AttrRTU)
+	}
+	q, _ := connect()
+	w.run(700 * time.Millisecond)
+	require.Equal(t, []string{"request", "established", "disconnected", "request", "timewait exit"}, w.events[1])
+	require.NoError(t, q.PostSend(w.now, &qp.SendWR{Op: qp.OpWrite}))
+	w.settle()
+	require.Equal(t, "established", w.events[1][len(w.events[1])-1], "its first packet says so, the RTU being lost")
+}
+
+// TestManagementInVLAN: a call in a VLAN sends its datagrams there with the priority of
+// the tag, the responses come back in it, and calls without one have no tag.
+func TestManagementInVLAN(t *testing.T) {
+	for _, tagged := range []bool{true, false} {
+		w := newWired(t, nil)
+		require.NoError(t, w.ports[1].Listen(service, 0))
+		var seen []uint16
+		w.drop = func(_ int, f *frame.Frame) bool {
+			if f.Packet.DestQP == 1 {
+				tci := uint16(0)
+				if f.VLANs != 0 {
+					tci = f.VLAN[0].TCI
+				}
+				seen = append(seen, tci)
+			}
+			return false
+		}
+		q, _ := rcQP(t, w.ports[0], qp.RC)
+		a := full
+		want := uint16(0)
+		if tagged {
+			want = 3<<13 | 77
+			a.HasVLAN, a.VLAN = true, want
+		}
+		b, _ := rcQP(t, w.ports[1], qp.RC)
+		w.on = func(i int, c *softnic.Call, e *cm.Event) {
+			if e.Kind == cm.EventRequest {
+				require.NoError(t, w.ports[1].Accept(w.now, c, b, full))
+			}
+		}
+		_, err := w.ports[0].Connect(w.now, q, netip.MustParseAddr("192.0.2.2"), service, a)
+		require.NoError(t, err)
+		w.settle()
+		require.Equal(t, qp.RTS, b.State())
+		require.GreaterOrEqual(t, len(seen), 3)
+		for _, tci := range seen {
+			require.Equal(t, want, tci)
+		}
+	}
+}
+
+// TestPortGUID: a port's CM says that it is the EUI-64 of its Ethernet address (RFC 4291
+// A), unless it was given a GUID.
+func TestPortGUID(t *testing.T) {
+	for _, given := range []uint64{0, 0x1122334455667788} {
+		p := onePort(t, 0xfe, softnic.Config{PeerMAC: frame.MAC{2, 9}, CM: &cm.Config{CAGUID: given}}, "192.0.2.1")
+		q, _ := rcQP(t, p, qp.RC)
+		_, err := p.Connect(start, q, netip.MustParseAddr("192.0.2.2"), service, full)
+		require.NoError(t, err)
+		var m cm.Message
+		require.NoError(t, m.Decode(decode(t, drain(p, start)[0]).Packet.Payload))
+		want := given
+		if want == 0 {
+			want = 0x505400fffe0000fe // 52:54:00:00:00:fe
+		}
+		require.Equal(t, want, m.REQ.LocalCAGUID)
+	}
 }

@@ -107,15 +107,18 @@ func (p *Port) handleARP(t tag, h []byte) bool {
 	}
 	mac := frame.MAC(h[8:14])
 	src, dst := netip.AddrFrom4([4]byte(h[14:18])), netip.AddrFrom4([4]byte(h[24:28]))
-	if !p.ownAddr(dst) || p.ownAddr(src) {
-		// What a known host tells everybody of itself, as when it has moved.
-		if _, known := p.neighbors.macs[src]; known && mac[0]&1 == 0 && !p.ownAddr(src) {
-			p.learn(src, mac, false)
-			return true
-		}
-		return false
+	if mac[0]&1 != 0 || p.ownAddr(src) {
+		return false // a group is nobody, and its members would all have the answer
 	}
-	if !src.IsUnspecified() && mac[0]&1 == 0 {
+	if !p.ownAddr(dst) {
+		// What a known host tells everybody of itself, as when it has moved.
+		_, known := p.neighbors.macs[src]
+		if known {
+			p.learn(src, mac, false)
+		}
+		return known
+	}
+	if !src.IsUnspecified() {
 		p.learn(src, mac, false)
 	}
 	if binary.BigEndian.Uint16(h[6:]) == arpRequest {
@@ -164,7 +167,7 @@ func (p *Port) handleND(t tag, from frame.MAC, b []byte) bool {
 	}
 	var mac frame.MAC
 	for o := m[24:]; len(o) >= 8 && o[1] != 0 && int(o[1])*8 <= len(o); o = o[int(o[1])*8:] {
-		if o[0] == want {
+		if o[0] == want && o[2]&1 == 0 { // a group is nobody
 			mac = frame.MAC(o[2:8])
 			break
 		}
@@ -172,7 +175,7 @@ func (p *Port) handleND(t tag, from frame.MAC, b []byte) bool {
 	if m[0] == neighborAdv {
 		_, known := p.neighbors.macs[target]
 		override := m[4]&0x20 != 0
-		if mac != (frame.MAC{}) && mac[0]&1 == 0 && !p.ownAddr(target) && (override || !known) {
+		if mac != (frame.MAC{}) && !p.ownAddr(target) && (override || !known) {
 			p.learn(target, mac, false)
 		}
 		return true
@@ -186,7 +189,7 @@ func (p *Port) handleND(t tag, from frame.MAC, b []byte) bool {
 		dst, dstMAC, flags = [16]byte{0xff, 0x02, 15: 1}, frame.MAC{0x33, 0x33, 5: 1}, advSolicited&^0x40000000
 	} else if mac == (frame.MAC{}) {
 		dstMAC = from
-	} else if mac[0]&1 == 0 {
+	} else {
 		p.learn(src, mac, false)
 	}
 	p.neighborMessage(t, neighborAdv, flags, dstMAC, target.As16(), dst, target.As16(), optTargetMAC)

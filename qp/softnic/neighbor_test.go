@@ -415,3 +415,291 @@ func TestARPFlood(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, answers, 99, "and has them")
 }
+
+// ndFrame is a neighbour discovery message (RFC 4861) as this test builds it.
+type ndFrame struct {
+	typ, code, hops byte
+	src, dst        string
+	target          string
+	flags           uint32
+	options         []byte
+	length          int  // of the ICMPv6 message in the IPv6 header, where it is not right
+	sum             byte // added to the checksum
+}
+
+var ndMAC = frame.MAC{0x52, 0x54, 0, 0, 0, 0x22} // of the host that sends them
+
+func (n ndFrame) bytes() []byte {
+	m := []byte{n.typ, n.code, 0, 0}
+	m = binary.BigEndian.AppendUint32(m, n.flags)
+	target := netip.MustParseAddr(n.target).As16()
+	m = append(append(m, target[:]...), n.options...)
+	src, dst := netip.MustParseAddr(n.src).As16(), netip.MustParseAddr(n.dst).As16()
+	if n.length == 0 {
+		n.length = len(m)
+	}
+	sum := uint32(58 + n.length) // of the pseudo-header, RFC 8200 8.1
+	for _, part := range [][]byte{src[:], dst[:], m} {
+		for i := range part[:len(part)/2*2] {
+			if i%2 == 0 {
+				sum += uint32(part[i])<<8 | uint32(part[i+1])
+			}
+		}
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	binary.BigEndian.PutUint16(m[2:], ^uint16(sum)+uint16(n.sum))
+	if n.hops == 0 {
+		n.hops = 255
+	}
+	b := append([]byte{0x33, 0x33, 0xff, 0, 0, 1}, ndMAC[:]...)
+	b = append(b, 0x86, 0xdd, 0x60, 0, 0, 0, byte(n.length>>8), byte(n.length), 58, n.hops)
+	return append(append(append(b, src[:]...), dst[:]...), m...)
+}
+
+// linkOption is a link-layer address option: type 1 of a source, 2 of a target.
+func linkOption(typ byte, mac frame.MAC) []byte { return append([]byte{typ, 1}, mac[:]...) }
+
+// goesTo returns the Ethernet address that a datagram to an address leaves with, or
+// the zero one where the port asks for it.
+func goesTo(t *testing.T, p *softnic.Port, now time.Time, to string) frame.MAC {
+	q, _ := qpOf(t, p, now, qp.UC, qp.AHAttr{GID: gidOf(to)}, nil)
+	defer q.Destroy()
+	require.NoError(t, q.PostSend(now, &qp.SendWR{Op: qp.OpSend}))
+	for _, b := range drain(p, now) {
+		var f frame.Frame
+		if (frame.Finder{}).Decode(frame.Ethernet, b, len(b), &f) == nil {
+			return f.DstMAC
+		}
+	}
+	return frame.MAC{}
+}
+
+// TestNeighborDiscovery: what the port makes of each kind of message of RFC 4861:
+// whether it answers, with what, and what it learns.
+func TestNeighborDiscovery(t *testing.T) {
+	const us, peer = "2001:db8::1", "2001:db8::22"
+	sol := ndFrame{typ: 135, src: peer, dst: "ff02::1:ff00:1", target: us, options: linkOption(1, ndMAC)}
+	adv := ndFrame{typ: 136, src: peer, dst: us, target: peer, flags: 0x60000000, options: linkOption(2, ndMAC)}
+	with := func(n ndFrame, f func(*ndFrame)) ndFrame { f(&n); return n }
+	group := frame.MAC{0x33, 0x33, 0, 0, 0, 9}
+	old := frame.MAC{2, 0, 0, 0, 0, 0x77}
+	none := frame.MAC{}
+	for _, c := range []struct {
+		name    string
+		frame   ndFrame
+		known   bool // old is known before
+		want    softnic.Result
+		answers bool
+		learns  frame.MAC // the peer's address afterwards
+	}{
+		{"a solicitation", sol, false, softnic.Answered, true, ndMAC},
+		{"one of a peer that moved", sol, true, softnic.Answered, true, ndMAC},
+		{"without an option", with(sol, func(n *ndFrame) { n.options = nil }), false, softnic.Answered, true, none},
+		{"with the other option", with(sol, func(n *ndFrame) { n.options = linkOption(2, ndMAC) }), false, softnic.Answered, true, none},
+		{"with an unknown option first", with(sol, func(n *ndFrame) {
+			n.options = append([]byte{14, 2, 15: 0}, linkOption(1, ndMAC)...)
+		}), false, softnic.Answered, true, ndMAC},
+		{"with two", with(sol, func(n *ndFrame) { n.options = append(linkOption(1, ndMAC), linkOption(1, old)...) }), false, softnic.Answered, true, ndMAC},
+		{"behind an option of no length", with(sol, func(n *ndFrame) {
+			n.options = append([]byte{14, 0, 7: 0}, linkOption(1, ndMAC)...)
+		}), false, softnic.Answered, true, none},
+		{"with an option beyond the end", with(sol, func(n *ndFrame) { n.options = append([]byte{1, 2}, ndMAC[:]...) }), false, softnic.Answered, true, none},
+		{"from a group's address", with(sol, func(n *ndFrame) { n.options = linkOption(1, group) }), false, softnic.Answered, true, none},
+		{"for another host", with(sol, func(n *ndFrame) { n.target = "2001:db8::99" }), false, softnic.NotRoCE, false, none},
+		{"routed", with(sol, func(n *ndFrame) { n.hops = 254 }), false, softnic.NotRoCE, false, none},
+		{"of another code", with(sol, func(n *ndFrame) { n.code = 1 }), false, softnic.NotRoCE, false, none},
+		{"of another type", with(sol, func(n *ndFrame) { n.typ = 134 }), false, softnic.NotRoCE, false, none},
+		{"with a bad checksum", with(sol, func(n *ndFrame) { n.sum = 1 }), false, softnic.NotRoCE, false, none},
+		{"shorter than its length", with(sol, func(n *ndFrame) { n.length = 33 }), false, softnic.NotRoCE, false, none},
+		{"too short a message", with(sol, func(n *ndFrame) { n.length = 23 }), false, softnic.NotRoCE, false, none},
+
+		{"an advertisement", adv, false, softnic.Answered, false, ndMAC},
+		{"one that overrides", adv, true, softnic.Answered, false, ndMAC},
+		{"one that does not, of an unknown peer", with(adv, func(n *ndFrame) { n.flags = 0x40000000 }), false, softnic.Answered, false, ndMAC},
+		{"one that does not, of a known one", with(adv, func(n *ndFrame) { n.flags = 0x40000000 }), true, softnic.Answered, false, old},
+		{"one of a group's address", with(adv, func(n *ndFrame) { n.options = linkOption(2, group) }), true, softnic.Answered, false, old},
+		{"one without an option", with(adv, func(n *ndFrame) { n.options = nil }), true, softnic.Answered, false, old},
+		{"one with the other option", with(adv, func(n *ndFrame) { n.options = linkOption(1, ndMAC) }), true, softnic.Answered, false, old},
+		{"one of another code", with(adv, func(n *ndFrame) { n.code = 2 }), true, softnic.NotRoCE, false, old},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := onePort(t, 1, softnic.Config{}, us)
+			if c.known {
+				p.HandleFrame(start, with(adv, func(n *ndFrame) { n.options = linkOption(2, old) }).bytes())
+			}
+			require.Equal(t, c.want, p.HandleFrame(start, c.frame.bytes()))
+			got := drain(p, start)
+			if !c.answers {
+				require.Empty(t, got)
+			} else {
+				require.Len(t, got, 1)
+				b := got[0]
+				require.Equal(t, "52540000002252540000000186dd6000000000203aff", fmt.Sprintf("%x", b[:22]), "to the host that asked, 32 bytes, hop limit 255")
+				require.Equal(t, gidOf(us), [16]byte(b[22:38]))
+				require.Equal(t, gidOf(peer), [16]byte(b[38:54]))
+				require.Equal(t, []byte{136, 0}, b[54:56])
+				require.Equal(t, uint32(0x60000000), binary.BigEndian.Uint32(b[58:]), "solicited, override")
+				require.Equal(t, gidOf(us), [16]byte(b[62:78]))
+				require.Equal(t, []byte{2, 1, 0x52, 0x54, 0, 0, 0, 1}, b[78:])
+			}
+			require.Equal(t, c.learns, goesTo(t, p, start, peer))
+		})
+	}
+
+	// Duplicate address detection (RFC 4862 5.4): who asks has no address yet, and all
+	// nodes hear the answer.
+	p := onePort(t, 1, softnic.Config{}, us)
+	require.Equal(t, softnic.Answered, p.HandleFrame(start, with(sol, func(n *ndFrame) { n.src, n.options = "::", nil }).bytes()))
+	got := drain(p, start)
+	require.Len(t, got, 1)
+	require.Equal(t, frame.MAC{0x33, 0x33, 0, 0, 0, 1}, frame.MAC(got[0][:6]))
+	require.Equal(t, gidOf("ff02::1"), [16]byte(got[0][38:54]))
+	require.Equal(t, uint32(0x20000000), binary.BigEndian.Uint32(got[0][58:]), "override")
+
+	// Nobody is told to be at this port's own address.
+	require.Equal(t, softnic.Answered, p.HandleFrame(start, with(adv, func(n *ndFrame) { n.target = us }).bytes()))
+	require.Equal(t, frame.MAC{0x52, 0x54, 0, 0, 0, 1}, loopMAC(t, p, us))
+}
+
+// loopMAC returns where a datagram to the port's own address goes, which never
+// reaches the wire: where it is looped the table says nothing.
+func loopMAC(t *testing.T, p *softnic.Port, us string) frame.MAC {
+	before := p.Counters().Looped
+	if mac := goesTo(t, p, start, us); mac != (frame.MAC{}) {
+		return mac
+	}
+	require.Equal(t, before+1, p.Counters().Looped)
+	return p.MAC()
+}
+
+// TestARPKinds: whether the port answers an ARP packet (RFC 826), and what it learns.
+func TestARPKinds(t *testing.T) {
+	host, group := frame.MAC{0x52, 0x54, 0, 0, 0, 0x22}, frame.MAC{1, 0, 0x5e, 0, 0, 1}
+	none := frame.MAC{}
+	for _, c := range []struct {
+		name     string
+		op       byte
+		mac      frame.MAC
+		src, dst string
+		change   func([]byte) []byte
+		want     softnic.Result
+		answers  bool
+		learns   frame.MAC // the address of 192.0.2.2 afterwards
+	}{
+		{"a request", 1, host, "192.0.2.2", "192.0.2.1", nil, softnic.Answered, true, host},
+		{"a reply", 2, host, "192.0.2.2", "192.0.2.1", nil, softnic.Answered, false, host},
+		{"a probe, of a host that has no address yet", 1, host, "0.0.0.0", "192.0.2.1", nil, softnic.Answered, true, none},
+		{"from a group's address", 1, group, "192.0.2.2", "192.0.2.1", nil, softnic.NotRoCE, false, none},
+		{"for another host", 1, host, "192.0.2.2", "192.0.2.9", nil, softnic.NotRoCE, false, none},
+		{"of one that says it is this port", 1, host, "192.0.2.1", "192.0.2.1", nil, softnic.NotRoCE, false, none},
+		{"of other hardware", 1, host, "192.0.2.2", "192.0.2.1", func(b []byte) []byte { b[15] = 6; return b }, softnic.NotRoCE, false, none},
+		{"of longer addresses", 1, host, "192.0.2.2", "192.0.2.1", func(b []byte) []byte { b[19] = 16; return b }, softnic.NotRoCE, false, none},
+		{"a byte short", 1, host, "192.0.2.2", "192.0.2.1", func(b []byte) []byte { return b[:41] }, softnic.NotRoCE, false, none},
+		{"without padding", 1, host, "192.0.2.2", "192.0.2.1", func(b []byte) []byte { return b[:42] }, softnic.Answered, true, host},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+			b := arp(c.op, c.mac, c.dst)
+			src := netip.MustParseAddr(c.src).As4()
+			copy(b[28:], src[:])
+			if c.change != nil {
+				b = c.change(b)
+			}
+			require.Equal(t, c.want, p.HandleFrame(start, b))
+			got := drain(p, start)
+			if !c.answers {
+				require.Empty(t, got)
+			} else {
+				require.Len(t, got, 1)
+				want := append(append([]byte{}, c.mac[:]...), 0x52, 0x54, 0, 0, 0, 1, 8, 6, 0, 1, 8, 0, 6, 4, 0, 2, 0x52, 0x54, 0, 0, 0, 1, 192, 0, 2, 1)
+				require.Equal(t, append(append(want, c.mac[:]...), src[:]...), got[0])
+			}
+			require.Equal(t, c.learns, goesTo(t, p, start, "192.0.2.2"))
+		})
+	}
+}
+
+// TestNeighborTableBound: strangers fill the table up to its size, and the oldest of
+// them makes room for one that was asked for.
+func TestNeighborTableBound(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{MaxNeighbors: 3}, "192.0.2.1")
+	for i := byte(10); i < 15; i++ {
+		b := arp(1, frame.MAC{2, 0, 0, 0, 0, i}, "192.0.2.1")
+		b[31] = i
+		require.Equal(t, softnic.Answered, p.HandleFrame(start, b))
+	}
+	drain(p, start)
+	known := func() (out []byte) {
+		for i := byte(10); i < 15; i++ {
+			if goesTo(t, p, start, netip.AddrFrom4([4]byte{192, 0, 2, i}).String()) == (frame.MAC{2, 0, 0, 0, 0, i}) {
+				out = append(out, i)
+			}
+		}
+		return out
+	}
+	require.Equal(t, []byte{10, 11, 12}, known(), "a full table takes no stranger")
+	p.AddNeighbor(netip.MustParseAddr("192.0.2.77"), frame.MAC{2, 77})
+	require.Equal(t, []byte{11, 12}, known(), "the oldest made room")
+	p.AddNeighbor(netip.MustParseAddr("::ffff:192.0.2.11"), frame.MAC{2, 0, 0, 0, 0, 11}) // no stranger any more
+	p.AddNeighbor(netip.MustParseAddr("192.0.2.78"), frame.MAC{2, 78})
+	require.Equal(t, []byte{11}, known())
+	p.AddNeighbor(netip.MustParseAddr("192.0.2.79"), frame.MAC{2, 79})
+	require.Equal(t, frame.MAC{}, goesTo(t, p, start, "192.0.2.79"), "all others are wanted")
+	require.Equal(t, frame.MAC{2, 78}, goesTo(t, p, start, "192.0.2.78"))
+}
+
+// TestDoubtOnceASecond: packets of a connected peer from another Ethernet address have
+// the port ask for its address, a second apart, and not for one that was given or while
+// the port is told to freeze.
+func TestDoubtOnceASecond(t *testing.T) {
+	for _, frozen := range []bool{false, true} {
+		p := onePort(t, 1, softnic.Config{FreezeNeighbors: frozen}, "192.0.2.1")
+		q, _ := qpOf(t, p, start, qp.RC, qp.AHAttr{GID: gidOf("192.0.2.2")}, nil)
+		require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpWrite}))
+		require.Len(t, drain(p, start), 1)
+		p.HandleFrame(start, arp(2, frame.MAC{2, 0, 0, 0, 0, 2}, "192.0.2.1"))
+		require.Len(t, drain(p, start), 1)
+		asked := func(now time.Time) (n int) {
+			f := request(q)
+			f.SrcMAC = frame.MAC{2, 0, 0, 0, 0, 3}
+			f.Packet.PSN = q.Attr().RQPSN // a duplicate after the first
+			require.Equal(t, softnic.Delivered, p.HandleFrame(now, f.AppendTo(nil)))
+			for _, b := range drain(p, now) {
+				if binary.BigEndian.Uint16(b[12:]) == 0x0806 {
+					n++
+					p.HandleFrame(now, arp(2, frame.MAC{2, 0, 0, 0, 0, 2}, "192.0.2.1"))
+				}
+			}
+			return n
+		}
+		got := []int{asked(start.Add(time.Second)), asked(start.Add(1500 * time.Millisecond)), asked(start.Add(1999 * time.Millisecond)), asked(start.Add(2 * time.Second))}
+		if frozen {
+			require.Equal(t, []int{0, 0, 0, 0}, got)
+		} else {
+			require.Equal(t, []int{1, 0, 0, 1}, got)
+		}
+	}
+}
+
+// TestQuestionsInBurst: of more questions than there is room for the first are answered,
+// each as it should be, and the others are as if they had been lost.
+func TestQuestionsInBurst(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1", "2001:db8::1")
+	sol := ndFrame{typ: 135, src: "2001:db8::22", dst: "ff02::1:ff00:1", target: "2001:db8::1", options: linkOption(1, ndMAC)}
+	for i := range byte(200) {
+		b := arp(1, frame.MAC{2, 0, 0, 0, 0, i}, "192.0.2.1")
+		if i >= 150 {
+			b = sol.bytes()
+		}
+		require.Equal(t, softnic.Answered, p.HandleFrame(start, b))
+	}
+	got := drain(p, start)
+	require.Len(t, got, 128)
+	for i, b := range got {
+		require.Equal(t, []byte{2, 0, 0, 0, 0, byte(i)}, b[:6])
+	}
+	require.Equal(t, softnic.Answered, p.HandleFrame(start, sol.bytes()))
+	require.Len(t, drain(p, start), 1)
+}
