@@ -547,6 +547,38 @@ func TestTimePassesWithFrames(t *testing.T) {
 	require.Len(t, drain(p, late), 1, "no question")
 }
 
+// TestEventsOfMany: events of several queue pairs all come, also those that come while
+// others wait; and a receive that is posted in Error is flushed at once.
+func TestEventsOfMany(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	var qs []*softnic.QP
+	drained := func(q *softnic.QP) {
+		require.NoError(t, q.Modify(start, &qp.Attr{State: qp.SQD}, qp.AttrState))
+	}
+	for range 4 {
+		q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
+		qs = append(qs, q)
+	}
+	for _, q := range qs[:3] {
+		drained(q)
+	}
+	var e softnic.Event
+	require.True(t, p.NextEvent(&e))
+	require.Same(t, qs[0], e.QP)
+	drained(qs[3])
+	for _, q := range qs[1:] {
+		require.True(t, p.NextEvent(&e))
+		require.Same(t, q, e.QP)
+		require.Equal(t, qp.EventSQDrained, e.Event)
+	}
+	require.False(t, p.NextEvent(&e))
+
+	q, cq := qpOf(t, p, start, qp.RC, toPeer(), nil)
+	require.NoError(t, q.Modify(start, &qp.Attr{State: qp.Error}, qp.AttrState))
+	require.NoError(t, q.PostRecv(&qp.RecvWR{ID: 9}))
+	require.Equal(t, qp.WRFlushErr, poll(t, cq).Status)
+}
+
 // TestGroupByMappedAddress: ::ffff:239.0.0.1 and 239.0.0.1 are one group.
 func TestGroupByMappedAddress(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")

@@ -475,8 +475,9 @@ func TestWorkIsTold(t *testing.T) {
 	did(0, "Disconnect", func() { require.NoError(t, w.ports[0].Disconnect(w.now, c, nil)) })
 	w.settle()
 	did(0, "ResolveSIDR", func() {
-		_, err := w.ports[0].ResolveSIDR(w.now, peer, udp, softnic.ConnAttr{})
+		c, err := w.ports[0].ResolveSIDR(w.now, peer, udp, softnic.ConnAttr{})
 		require.NoError(t, err)
+		require.Equal(t, []any{true, peer}, []any{c.Active, c.Remote})
 	})
 	w.settle()
 	require.Len(t, calls[1], 3)
@@ -564,6 +565,24 @@ func TestManagementInVLAN(t *testing.T) {
 			require.Equal(t, want, tci)
 		}
 	}
+}
+
+// TestSeedOfCalls: the port's seed makes the communication IDs too, in a stream of its
+// own, unless CM has one.
+func TestSeedOfCalls(t *testing.T) {
+	id := func(port, machine *[32]byte) uint32 {
+		p := onePort(t, 1, softnic.Config{Seed: port, PeerMAC: frame.MAC{2, 9}, CM: &cm.Config{Seed: machine}}, "192.0.2.1")
+		q, _ := rcQP(t, p, qp.RC)
+		c, err := p.Connect(start, q, netip.MustParseAddr("192.0.2.2"), service, full)
+		require.NoError(t, err)
+		return c.ID
+	}
+	one, two := &[32]byte{1}, &[32]byte{2}
+	require.NotEqual(t, id(nil, nil), id(one, nil))
+	require.NotEqual(t, id(one, nil), id(two, nil))
+	require.Equal(t, id(one, nil), id(one, nil))
+	require.Equal(t, id(one, two), id(nil, two))
+	require.NotEqual(t, id(nil, one), id(one, nil), "another stream")
 }
 
 // TestPortGUID: a port's CM says that it is the EUI-64 of its Ethernet address (RFC 4291

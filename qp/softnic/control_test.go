@@ -36,6 +36,8 @@ type spyFlow struct {
 	hops        []congestion.Hop
 	lost        [3]int
 	resets      int
+	due         int64
+	ticks       int
 }
 
 func (s *spy) NewPort(uint64) (congestion.Port, error) { return s, nil }
@@ -73,9 +75,9 @@ func (f *spyFlow) Acked(_ int64, a *congestion.Ack) {
 }
 func (f *spyFlow) CNP(int64)                           { f.cnps++ }
 func (f *spyFlow) Lost(_ int64, k congestion.LossKind) { f.lost[k]++ }
-func (f *spyFlow) Tick(int64)                          {}
+func (f *spyFlow) Tick(int64)                          { f.due, f.ticks = 0, f.ticks+1 }
 func (f *spyFlow) Reset()                              { f.resets++ }
-func (f *spyFlow) Due() int64                          { return 0 }
+func (f *spyFlow) Due() int64                          { return f.due }
 func (f *spyFlow) Rate() uint64                        { return f.rate }
 func (f *spyFlow) Window() int64                       { return f.window }
 
@@ -271,6 +273,82 @@ func TestLossesAreTold(t *testing.T) {
 	require.Equal(t, 1, f.resets)
 }
 
+// A READ response that is lost is told as one that later ones imply; a flow whose time
+// has come is told of it before the next packet, and not before.
+func TestImpliedLossIsTold(t *testing.T) {
+	s := &spy{needs: congestion.NeedAcks}
+	c := newCable(t, softnic.Config{Control: s}, nil)
+	n := 0
+	c.pass = func(f *frame.Frame, _ *congestion.INT) bool {
+		if f.Packet.Opcode.ReadResponse() {
+			n++
+		}
+		return n != 2 || !f.Packet.Opcode.ReadResponse()
+	}
+	read := func() {
+		must(t, c.qps[0].PostSend(c.now, &qp.SendWR{Op: qp.OpRead, Flags: qp.Signaled, Local: make([]byte, 4000), RKey: c.key}))
+		c.run()
+		c.done(1)
+	}
+	read()
+	require.Equal(t, [3]int{congestion.LossImplied: 1}, s.flows[0].lost)
+	require.Equal(t, 1, s.flows[0].resent)
+
+	s.flows[0].due = 1 // of the port's clock
+	read()
+	require.Equal(t, 1, s.flows[0].ticks)
+	s.flows[0].due = 1 << 60
+	must(t, c.qps[0].PostSend(c.now, &qp.SendWR{Op: qp.OpRead, Local: make([]byte, 4), RKey: c.key}))
+	require.True(t, c.ports[0].NextDecoded(c.now, &c.out))
+	require.Equal(t, 1, s.flows[0].ticks)
+}
+
+// With selective repeat what is sent again is in flight once, and acknowledgements that
+// may have waited for what was lost give no round trip time.
+func TestFlightOfSelectiveRepeat(t *testing.T) {
+	s := &spy{needs: congestion.NeedRTT, window: 1 << 20}
+	c := newCable(t, softnic.Config{Control: s}, func(_ int, q *softnic.QPConfig, _ *qp.Attr) {
+		q.Selective = qp.Selective{Packets: 64}
+	})
+	f, n := s.flows[0], 0
+	c.pass = func(f *frame.Frame, _ *congestion.INT) bool {
+		n += min(len(f.Packet.Payload), 1)
+		return n != 5 || len(f.Packet.Payload) == 0
+	}
+	c.write(20 * 1024)
+	c.run()
+	c.done(1)
+	require.Equal(t, 1, f.resent)
+	require.Equal(t, f.sent-1086, f.acked, "each byte that arrived once, but for what was sent twice")
+	for _, rtt := range f.rtts {
+		require.EqualValues(t, 10_000, rtt, "5 us each way")
+	}
+	_, left := c.qps[0].Window()
+	require.Zero(t, left)
+}
+
+// Without a marking of its own a CNP has DSCP 48, and in a VLAN priority 6.
+func TestMarkingOfCNPs(t *testing.T) {
+	for _, own := range []*softnic.Marking{nil, {DSCP: 11, Priority: 2}} {
+		s := &spy{action: congestion.SendCNP}
+		p := onePort(t, 1, softnic.Config{Control: s, CNP: own}, "192.0.2.1")
+		ah := toPeer()
+		ah.HasVLAN, ah.VLAN = true, 99
+		q, _ := qpOf(t, p, start, qp.RC, ah, nil)
+		f := request(q)
+		f.VLANs, f.VLAN[0] = 1, frame.VLAN{TPID: frame.EtherTypeVLAN, TCI: 4<<13 | 99}
+		f.TrafficClass = 3
+		require.Equal(t, softnic.Delivered, p.HandleFrame(start, f.AppendTo(nil)))
+		got := decode(t, drain(p, start)[0])
+		require.Equal(t, bth.CNP, got.Packet.Opcode)
+		if own == nil {
+			own = &softnic.Marking{DSCP: 48, Priority: 6}
+		}
+		require.EqualValues(t, own.DSCP<<2, got.TrafficClass)
+		require.EqualValues(t, uint16(own.Priority)<<13|99, got.VLAN[0].TCI)
+	}
+}
+
 // Data collects records, the acknowledgement brings them back.
 func TestTelemetry(t *testing.T) {
 	s := &spy{needs: congestion.NeedINT, action: congestion.EchoINT}
@@ -297,6 +375,22 @@ func TestTelemetry(t *testing.T) {
 	require.Len(t, want, 12)
 	require.Equal(t, want, s.flows[0].hops)
 	require.Nil(t, c.ports[0].Telemetry())
+	size := congestion.INT{Mode: congestion.INTCollect}
+	require.EqualValues(t, 3*1086+1086-96+16+4*size.Size(), s.flows[0].sent, "with room for the telemetry's head; the first has a RETH")
+
+	// What an acknowledgement brought back the next one does not.
+	ask := request(c.qps[1])
+	ask.Src, ask.Dst, ask.Packet.PSN, ask.Packet.AckReq = mustGID(c.ports[0]), mustGID(c.ports[1]), c.qps[1].Attr().RQPSN, true
+	require.Equal(t, softnic.Delivered, c.ports[1].HandleDecoded(c.now, ask))
+	var f frame.Frame
+	require.True(t, c.ports[1].NextDecoded(c.now, &f))
+	require.Equal(t, bth.Acknowledge, f.Packet.Opcode.Operation())
+	require.Nil(t, c.ports[1].Telemetry())
+}
+
+func mustGID(p *softnic.Port) netip.Addr {
+	g, _ := p.GID(0)
+	return netip.AddrFrom16(g).Unmap()
 }
 
 // A mark comes back as BECN of the next acknowledgement where the receiver says so.

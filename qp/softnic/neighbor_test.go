@@ -625,9 +625,9 @@ func TestARPKinds(t *testing.T) {
 // them makes room for one that was asked for.
 func TestNeighborTableBound(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{MaxNeighbors: 3}, "192.0.2.1")
-	for i := byte(10); i < 15; i++ {
-		b := arp(1, frame.MAC{2, 0, 0, 0, 0, i}, "192.0.2.1")
-		b[31] = i
+	for i := range byte(10) { // each speaks twice, and is a stranger still
+		b := arp(1, frame.MAC{2, 0, 0, 0, 0, 10 + i%5}, "192.0.2.1")
+		b[31] = 10 + i%5
 		require.Equal(t, softnic.Answered, p.HandleFrame(start, b))
 	}
 	drain(p, start)
@@ -648,6 +648,26 @@ func TestNeighborTableBound(t *testing.T) {
 	p.AddNeighbor(netip.MustParseAddr("192.0.2.79"), frame.MAC{2, 79})
 	require.Equal(t, frame.MAC{}, goesTo(t, p, start, "192.0.2.79"), "all others are wanted")
 	require.Equal(t, frame.MAC{2, 78}, goesTo(t, p, start, "192.0.2.78"))
+}
+
+// TestTwoQuestions: the answer to one leaves the other standing.
+func TestTwoQuestions(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	for _, to := range []string{"192.0.2.8", "192.0.2.9"} {
+		q, _ := qpOf(t, p, start, qp.UC, qp.AHAttr{GID: gidOf(to)}, nil)
+		require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
+	}
+	asked := drain(p, start)
+	require.Len(t, asked, 2)
+	p.HandleFrame(start, arpAnswer(asked[1]))
+	require.Equal(t, netip.MustParseAddr("192.0.2.9"), decode(t, drain(p, start)[0]).Dst)
+	d, ok := p.Deadline()
+	require.True(t, ok)
+	require.Equal(t, time.Second, d.Sub(start))
+	p.Tick(d)
+	require.Equal(t, asked[:1], drain(p, d))
+	p.HandleFrame(d, arpAnswer(asked[0]))
+	require.Equal(t, netip.MustParseAddr("192.0.2.8"), decode(t, drain(p, d)[0]).Dst)
 }
 
 // TestDoubtOnceASecond: packets of a connected peer from another Ethernet address have
