@@ -30,7 +30,8 @@ type engine struct {
 	events uint64
 	hops   uint64
 
-	warming
+	large  bool   // warm is worth its while
+	warmed uint64 // nothing, but that the compiler must not leave out
 
 	crossing  []*Direction // with packets for another engine
 	suspects  []suspect    // pauses that have lasted
@@ -73,7 +74,7 @@ func (e *engine) run(limit int64) {
 		last := len(q.cur) - 1
 		if last < 0 && q.fill() {
 			if last = len(q.cur) - 1; e.large {
-				e.ahead(len(q.cur))
+				e.warm(q.cur)
 			}
 		}
 		if last < 0 || q.cur[last].at >= e.soon {

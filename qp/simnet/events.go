@@ -78,6 +78,7 @@ type eventQueue struct {
 	cur   []event // of the slots up to slot: the first event last
 	slot  int64   // time of the slot under way, in slots
 	shift uint    // a slot is 1<<shift nanoseconds
+	many  int     // events in a slot, on average, make it shorter
 	plain bool    // the heap alone: what the wheel is tested against
 
 	free  int32
@@ -96,7 +97,8 @@ const (
 	wheelSlots = 4096
 	firstShift = 4  // of a new queue
 	mostShift  = 10 // so that no more than a microsecond is sorted at once
-	manyInSlot = 5  // on average: more make it shorter, less than half as many longer
+	manyInSlot = 5
+	manyAhead  = 12 // where what a slot's events look at is read ahead
 	sortSlot   = 24 // from so many on a slot is sorted by more than insertion
 	fullSlot   = 64
 )
@@ -108,7 +110,7 @@ type node struct {
 }
 
 func newEventQueue(now int64, plain bool) eventQueue {
-	q := eventQueue{shift: firstShift, plain: plain, slot: math.MinInt64 / 2}
+	q := eventQueue{shift: firstShift, many: manyInSlot, plain: plain, slot: math.MinInt64 / 2}
 	if !plain {
 		q.slot = now>>q.shift - 1
 	}
@@ -197,7 +199,7 @@ func (q *eventQueue) fill() bool {
 	}
 	next := int64(noTime)
 	if q.near != 0 {
-		next = q.slotAfter(q.slot)
+		next = q.nextSlot()
 	}
 	far := q.far.Due(noTime)
 	if far != noTime {
@@ -268,17 +270,16 @@ func (q *eventQueue) review() {
 	mean := q.filled / q.fills
 	q.fills, q.filled = 0, 0
 	switch {
-	case mean < manyInSlot/2 && q.shift < mostShift:
+	case mean < q.many/2 && q.shift < mostShift:
 		q.reshape(q.shift + 1)
-	case mean > manyInSlot && q.shift > 0:
+	case mean > q.many && q.shift > 0:
 		q.reshape(q.shift - 1)
 	}
 }
 
-// slotAfter returns the first slot of the wheel after one that has events, round to it
-// again; there is one.
-func (q *eventQueue) slotAfter(slot int64) int64 {
-	from := uint64(slot+1) % wheelSlots
+// nextSlot returns the first slot after the one under way that has events.
+func (q *eventQueue) nextSlot() int64 {
+	from := uint64(q.slot+1) % wheelSlots
 	w := from / 64
 	to := uint64(0)
 	if m := q.used[w] >> (from % 64); m != 0 {
@@ -288,19 +289,7 @@ func (q *eventQueue) slotAfter(slot int64) int64 {
 		w = (w + 1 + uint64(bits.TrailingZeros64(bits.RotateLeft64(q.words, -int(w+1))))) % 64
 		to = w*64 + uint64(bits.TrailingZeros64(q.used[w]))
 	}
-	return slot + 1 + int64((to-from)%wheelSlots)
-}
-
-// coming appends the events of the slots that come next to list, until it has enough.
-func (q *eventQueue) coming(list []event, enough int) []event {
-	for slot, left := q.slot, q.near; left > 0 && len(list) < enough; {
-		slot = q.slotAfter(slot)
-		for k := q.heads[uint64(slot)%wheelSlots]; k != 0; k = q.nodes[k].next {
-			list = append(list, q.nodes[k].ev)
-			left--
-		}
-	}
-	return list
+	return q.slot + 1 + int64((to-from)%wheelSlots)
 }
 
 // reshape changes how long a slot is. There is an event in cur.

@@ -224,7 +224,9 @@ func (n *Network) prepare() error {
 		}
 		n.partition()
 		for _, e := range n.engines {
-			e.large = !n.cfg.plain && len(n.dirs) >= warmFrom*len(n.engines)
+			if e.large = !n.cfg.plain && len(n.dirs) >= warmFrom*len(n.engines); e.large {
+				e.queue.many = manyAhead
+			}
 		}
 	}
 	for _, e := range n.engines {

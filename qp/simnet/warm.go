@@ -2,41 +2,21 @@ package simnet
 
 import "math/bits"
 
-// warmMost is how many events are looked ahead at, up to the end of the slot of the last.
-const warmMost = 12
+// warmMost is how many events are looked ahead at.
+const warmMost = 16
 
 // warmFrom is from how many directions on a network is large: with their queues,
 // switches and packets some 1.5 kB for each are looked at all the time.
 var warmFrom = 400
 
-// warming is what an engine has read ahead.
-type warming struct {
-	large bool    // it is worth its while
-	done  int     // of the events that come next
-	list  []event // of ahead
-	sum   uint64  // nothing, but that the compiler must not leave out the reading
-}
-
-// ahead is called with the number of events of a slot whose turn has come. When these are
-// all that were read ahead, it does so for them and those after them.
-func (e *engine) ahead(n int) {
-	w := &e.warming
-	if w.done -= n; w.done > 0 {
-		return
-	}
-	w.list = e.queue.coming(append(w.list[:0], e.queue.cur...), warmMost)
-	w.done = len(w.list) - n
-	e.warm(w.list)
-}
-
-// warm reads what events are going to look at, each a chain of what leads
+// warm reads what the events of a slot are going to look at, each a chain of what leads
 // to what: direction, packet, switch, way, queue. The chains do not depend on each other,
 // so that the processor waits for the memory of several at once, and not once for each
 // thing that each event looks at. In a network that fits the cache this gains nothing;
 // in a large one it is half of the time.
 func (e *engine) warm(list []event) {
 	dirs, sum := e.n.dirs, uint64(0)
-	for i := range list[:min(len(list), 2*warmMost)] {
+	for i := max(0, len(list)-warmMost); i < len(list); i++ {
 		ev := &list[i]
 		switch ev.class() {
 		case evArrive:
@@ -62,5 +42,5 @@ func (e *engine) warm(list []event) {
 			}
 		}
 	}
-	e.sum += sum
+	e.warmed += sum
 }
