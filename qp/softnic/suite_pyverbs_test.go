@@ -89,9 +89,43 @@ func pyverbs() []verbsCase {
 		not(whyQueues, "test_cq.test_create_cq_with_comp_channel test_cq.test_create_cq_bad_flow test_cq.test_resize_cq test_cqex.test_create_cq_ex "+
 			"test_cqex.test_create_cq_ex_bad_flow"),
 		not(whyHandles, "test_pd.test_dealloc_pd test_pd.test_destroy_pd_twice test_addr.test_destroy_ah"),
-		not(whyRereg, "test_mr.test_mr_rereg_addr test_mr.test_mrex_rereg_addr test_mr.test_mr_rereg_atomic test_mr.test_mr_rereg_access "+
-			"test_mr.test_mrex_rereg_access test_mr.test_mr_rereg_access_bad_flow test_mr.test_mr_rereg_pd"),
-		not(whyType1, "test_mr.test_mw_type1 test_mr.test_mw_ex_type1 test_mr.test_invalidate_mw_type1 test_mr.test_reg_mw_wrong_type"),
+		right("test_mr.test_mr_rereg_addr test_mr.test_mrex_rereg_addr", func(v *verbs) {
+			v.rereg(&v.dst, v.pd, 4096, allAccess)
+			require.Equal(v.t, qp.Success, v.do(v.write()))
+			v.filled(v.dst.b, 'a', 100)
+		}),
+		right("test_mr.test_mr_rereg_atomic", func(v *verbs) {
+			v.rereg(&v.dst, v.pd, 4096, qp.LocalWrite|qp.RemoteAtomic)
+			require.Equal(v.t, qp.Success, v.do(v.fadd()))
+			require.Equal(v.t, qp.RemoteAccessErr, v.do(v.write()))
+		}),
+		right("test_mr.test_mr_rereg_access test_mr.test_mrex_rereg_access", func(v *verbs) {
+			v.rereg(&v.dst, v.pd, 4096, qp.LocalWrite|qp.RemoteWrite)
+			require.Equal(v.t, qp.Success, v.do(v.write()))
+		}),
+		right("test_mr.test_mr_rereg_access_bad_flow", func(v *verbs) {
+			require.Equal(v.t, qp.Success, v.do(v.write()))
+			v.rereg(&v.dst, v.pd, 4096, qp.LocalWrite)
+			require.Equal(v.t, qp.RemoteAccessErr, v.do(v.write()))
+		}),
+		right("test_mr.test_mr_rereg_pd", func(v *verbs) {
+			require.Equal(v.t, qp.Success, v.do(v.write()))
+			v.rereg(&v.dst, v.p.AllocPD(), 4096, allAccess)
+			require.Equal(v.t, qp.RemoteAccessErr, v.do(v.write()))
+		}),
+		right("test_mr.test_mw_type1 test_mr.test_mw_ex_type1", func(v *verbs) {
+			w := v.write()
+			w.RKey = v.window1(v.b)
+			require.Equal(v.t, qp.Success, v.do(w))
+		}),
+		right("test_mr.test_invalidate_mw_type1", func(v *verbs) {
+			w := v.write()
+			w.RKey = v.window1(v.b)
+			require.Equal(v.t, qp.Success, v.do(w))
+			require.Equal(v.t, qp.Success, v.bind(v.b, w.RKey, v.dst.key, v.dst.va, 0, rights1))
+			require.Equal(v.t, qp.RemoteAccessErr, v.do(w))
+		}),
+		not(whyOneBind, "test_mr.test_reg_mw_wrong_type"),
 		not(whyNoSize, "test_qpex.test_rq_with_larger_sgl_bad_flow"),
 		not("a SRQ keeps its size", "test_srq.test_resize_srq"),
 

@@ -15,8 +15,8 @@ const (
 	whyLocal     = "memory that a peer may write need not be writable by local key"
 	whyQueues    = "completion queues have no size, no completion channels and no vectors: they never overflow, and the caller polls"
 	whyHandles   = "objects are Go values: there are no handles to be wrong, and no reference counts that keep one from going"
-	whyRereg     = "tried elsewhere: regions that are registered again, in qp"
-	whyType1     = "tried elsewhere: windows of type 1, in qp"
+	whyEmpty     = "a region may have no bytes, whether registered for the first time or again"
+	whyOneBind   = "one request binds windows of both types, and each type is made by a call of its own: neither can name a wrong type"
 	whyDevice    = "devices, contexts, limits of cards and kinds of pages are the host's"
 	whyThreads   = "a port is a machine for one goroutine; qp/endpoint locks it"
 	whyWindow    = "a window keeps no region alive: what it granted ends with the region"
@@ -33,7 +33,7 @@ const (
 // the state of September 2025.
 func rdmaUnitTest() []verbsCase {
 	var all []verbsCase
-	for _, l := range [][]verbsCase{rdmaAccess(), rdmaBuffers(), rdmaWindows(), rdmaPDs(), rdmaQPs(), rdmaRC(), rdmaSRQs(), rdmaUD()} {
+	for _, l := range [][]verbsCase{rdmaAccess(), rdmaBuffers(), rdmaRereg(), rdmaWindows(), rdmaType1(), rdmaPDs(), rdmaQPs(), rdmaRC(), rdmaSRQs(), rdmaUD()} {
 		all = append(all, l...)
 	}
 	return append(all,
@@ -53,11 +53,7 @@ func rdmaUnitTest() []verbsCase {
 			"PdTest.AhRefCount PdTest.MrRefCount PdTest.MwRefCount PdTest.QpRefCount PdTest.SrqRefCount QpTest.CreateWithInvalidSendCq "+
 			"QpTest.CreateWithInvalidRecvCq QpTest.CreateWithInvalidSrq QpTest.QueueRefs QpTest.DeallocPdWithOutstandingQp SrqTest.DestroyInvalidSrq "+
 			"SrqTest.CreateWithInvalidPd MwType1Test.DeallocPdWithOutstandingMw"),
-		not(whyRereg, "MrTest.ReregMrChangeAddress MrTest.ReregMrChangePd MrTest.ReregMrInvalidPermission MrTest.ReregMrInvalidBuffer MrLoopbackTest.ReregMrChangeAccess"),
-		not(whyType1, "MwType1Test.BindZeroLengthMw MwType1Test.UnsignaledBindError MwType1Test.DestroyQpWithType1Bound MwType1Test.CrossQpManagement "+
-			"MwType1Test.BindType1WhenQpError MwType2Test.Type1BindOnType2 MwType2Test.BindType1WhenQpError LoopbackRcQpTest.SendWithInvalidateType1Rkey "+
-			"LoopbackRcQpTest.Type1MWRead LoopbackRcQpTest.Type1MWUnbind LoopbackRcQpTest.Type1MWWrite PdType1MwTest.ReadMwOtherPd "+
-			"PdType1MwTest.WriteMwOtherPd PdType1MwTest.FetchAddMwOtherPd PdType1MwTest.CompSwapMwOtherPd"),
+		not(whyOneBind, "MwType2Test.Type1BindOnType2"),
 		not(whyDevice, "DeviceTest.GetDeviceList DeviceTest.Open DeviceTest.OpenMany DeviceTest.OpenInAnotherThread DeviceTest.OpenInManyThreads "+
 			"DeviceTest.QueryDevice DeviceTest.ContextTomfoolery DeviceLimitTest.MaxAh DeviceLimitTest.MaxCqMixed DeviceLimitTest.MaxMr "+
 			"DeviceLimitTest.MaxMw DeviceLimitTest.MaxPd DeviceLimitTest.MaxQp DeviceLimitTest.MaxSrq HugePageTest.SendLargeChunk HugePageTest.SendMultipleSge"),
@@ -396,6 +392,147 @@ func rdmaWindows() []verbsCase {
 	}
 }
 
+// rereg registers another region under a region's key.
+func (v *verbs) rereg(m *mem, pd qp.PD, n int, access qp.Access) {
+	m.b = make([]byte, n)
+	m.va += 0x8000_0000
+	require.NoError(v.t, v.p.Regions().Reregister(m.key, qp.Region{PD: pd, Data: m.b, Addr: m.va, Access: access}))
+}
+
+func rdmaRereg() []verbsCase {
+	return []verbsCase{
+		right("MrTest.ReregMrChangeAddress", func(v *verbs) {
+			old := v.write()
+			v.rereg(&v.dst, v.pd, 100, allAccess)
+			require.Equal(v.t, qp.Success, v.do(v.write()))
+			v.filled(v.dst.b, 'a', 100)
+			require.Equal(v.t, qp.RemoteAccessErr, v.do(old))
+		}),
+		right("MrTest.ReregMrChangePd", func(v *verbs) {
+			v.rereg(&v.dst, v.p.AllocPD(), 4096, allAccess)
+			require.Equal(v.t, qp.RemoteAccessErr, v.do(v.write()))
+		}),
+		other(whyLocal, "MrTest.ReregMrInvalidPermission", func(v *verbs) {
+			v.rereg(&v.dst, v.pd, 4096, qp.RemoteWrite)
+			require.Equal(v.t, qp.Success, v.do(v.write()))
+		}),
+		other(whyEmpty, "MrTest.ReregMrInvalidBuffer", func(v *verbs) {
+			v.rereg(&v.dst, v.pd, 0, allAccess)
+			require.Equal(v.t, qp.Success, v.do(v.rdma(qp.OpWrite, 0)))
+			require.Equal(v.t, qp.RemoteAccessErr, v.do(v.rdma(qp.OpWrite, 1)))
+		}),
+		right("MrLoopbackTest.ReregMrChangeAccess", func(v *verbs) {
+			v.rereg(&v.dst, v.pd, 4096, qp.LocalWrite|qp.RemoteWrite)
+			require.Equal(v.t, qp.RemoteAccessErr, v.do(v.read()))
+		}),
+	}
+}
+
+// window1 binds a new type 1 window to all of dst by q, and returns its key.
+func (v *verbs) window1(q *softnic.QP) uint32 {
+	w, err := v.p.Regions().AllocWindow1(v.pd)
+	require.NoError(v.t, err)
+	require.Equal(v.t, qp.Success, v.bind(q, w, v.dst.key, v.dst.va, 4096, rights1))
+	return qp.IncRKey(w)
+}
+
+const rights1 = qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic
+
+func rdmaType1() []verbsCase {
+	by := func(w qp.SendWR, key uint32) qp.SendWR { w.RKey = key; return w }
+	// Bound by a queue pair of another protection domain, and used by a's and b's.
+	otherPD := func(wr func(v *verbs) qp.SendWR) func(v *verbs) qp.SendWR {
+		return func(v *verbs) qp.SendWR {
+			own, dst := v.pd, v.dst
+			v.pd = v.p.AllocPD()
+			v.dst = v.reg(v.pd, 4096, allAccess)
+			q, cq := v.qp(qp.RC, nil)
+			v.connect(q, q, nil)
+			ac := v.ac
+			v.ac = cq
+			key, va := v.window1(q), v.dst.va
+			v.ac, v.pd, v.dst = ac, own, dst
+			w := by(wr(v), key)
+			w.RemoteAddr = va
+			return w
+		}
+	}
+	return []verbsCase{
+		right("MwType1Test.BindZeroLengthMw", func(v *verbs) {
+			key := v.window1(v.b)
+			require.Equal(v.t, qp.Success, v.do(by(v.read(), key)))
+			require.Equal(v.t, qp.Success, v.bind(v.b, key, v.dst.key, v.dst.va, 0, rights1))
+			require.Equal(v.t, qp.RemoteAccessErr, v.do(by(v.read(), key)))
+		}),
+		right("MwType1Test.UnsignaledBindError", func(v *verbs) {
+			w, err := v.p.Regions().AllocWindow1(v.pd)
+			require.NoError(v.t, err)
+			require.NoError(v.t, v.b.PostSend(v.now, &qp.SendWR{Op: qp.OpBindMW, RKey: w, Region: v.dst.key, RemoteAddr: v.dst.va, Length: 5000, Access: rights1}))
+			v.run()
+			require.Equal(v.t, qp.MWBindErr, v.came())
+		}),
+		right("MwType1Test.DestroyQpWithType1Bound", func(v *verbs) {
+			v.window1(v.b)
+			v.b.Destroy()
+		}),
+		right("MwType1Test.CrossQpManagement", func(v *verbs) {
+			key := v.window1(v.a)
+			require.Equal(v.t, qp.Success, v.bind(v.b, key, v.dst.key, v.dst.va, 4096, rights1))
+			require.Equal(v.t, qp.Success, v.do(by(v.read(), qp.IncRKey(key))))
+		}),
+		right("MwType1Test.BindType1WhenQpError MwType2Test.BindType1WhenQpError", func(v *verbs) {
+			w, err := v.p.Regions().AllocWindow1(v.pd)
+			require.NoError(v.t, err)
+			require.NoError(v.t, v.b.Modify(v.now, &qp.Attr{State: qp.Error}, qp.AttrState))
+			require.Equal(v.t, qp.WRFlushErr, v.bind(v.b, w, v.dst.key, v.dst.va, 4096, rights1))
+		}),
+		right("LoopbackRcQpTest.Type1MWRead", func(v *verbs) {
+			require.Equal(v.t, qp.Success, v.do(by(v.read(), v.window1(v.b))))
+			v.filled(v.src.b, 'b', 100)
+		}),
+		right("LoopbackRcQpTest.Type1MWWrite", func(v *verbs) {
+			require.Equal(v.t, qp.Success, v.do(by(v.write(), v.window1(v.b))))
+			v.filled(v.dst.b, 'a', 100)
+		}),
+		right("LoopbackRcQpTest.Type1MWUnbind", func(v *verbs) {
+			key := v.window1(v.b)
+			require.Equal(v.t, qp.Success, v.bind(v.b, key, v.dst.key, v.dst.va, 4096, rights1), "bound anew")
+			require.Equal(v.t, qp.Success, v.do(by(v.read(), qp.IncRKey(key))))
+			require.Equal(v.t, qp.RemoteAccessErr, v.do(by(v.read(), key)))
+		}),
+		// No NAK, as for a key that nobody has.
+		right("LoopbackRcQpTest.SendWithInvalidateType1Rkey", func(v *verbs) {
+			key := v.window1(v.b)
+			v.recv(v.dst.sge(0, 200))
+			w := v.send()
+			w.Op, w.RKey = qp.OpSendInv, key
+			require.Equal(v.t, qp.RetryExcErr, v.do(w))
+			require.NotEqual(v.t, qp.Success, v.came())
+			_, ok := v.p.Regions().Remote(qp.RemoteAccess{PD: v.pd, QPN: v.b.Num(), RKey: key, VA: v.dst.va, Len: 1, Right: qp.RemoteRead})
+			require.True(v.t, ok, "the peer does not take a type 1 window away")
+		}),
+		one("PdType1MwTest.ReadMwOtherPd", qp.RemoteAccessErr, otherPD((*verbs).read)),
+		one("PdType1MwTest.WriteMwOtherPd", qp.RemoteAccessErr, otherPD((*verbs).write)),
+		one("PdType1MwTest.FetchAddMwOtherPd", qp.RemoteAccessErr, otherPD((*verbs).fadd)),
+		one("PdType1MwTest.CompSwapMwOtherPd", qp.RemoteAccessErr, otherPD((*verbs).cswap)),
+	}
+}
+
+// otherSRQ gives b a SRQ of another protection domain, with a receive into dst, which
+// region makes.
+func (v *verbs) otherSRQ(region func(srq qp.PD) mem) {
+	srq, err := v.p.CreateSRQ(4, 0)
+	require.NoError(v.t, err)
+	pd := v.p.AllocPD()
+	srq.SetPD(pd)
+	v.dst = region(pd)
+	v.b, v.bc = v.qp(qp.RC, func(c *softnic.QPConfig, _ *qp.Attr) { c.SRQ = srq })
+	v.a, v.ac = v.qp(qp.RC, nil)
+	v.connect(v.a, v.b, nil)
+	v.connect(v.b, v.a, nil)
+	require.NoError(v.t, srq.PostRecv(&qp.RecvWR{ID: 7, SGEs: v.dst.sge(0, 200)}))
+}
+
 func rdmaPDs() []verbsCase {
 	other1 := func(v *verbs) mem { return v.reg(v.p.AllocPD(), 4096, allAccess) }
 	bindErr := func(window, region bool) func(v *verbs) {
@@ -435,8 +572,29 @@ func rdmaPDs() []verbsCase {
 		one("PdRcLoopbackMrTest.BasicFetchAddMrOtherPdRemote", qp.RemoteAccessErr, remote((*verbs).fadd)),
 		one("PdRcLoopbackMrTest.BasicCompSwapMrOtherPdLocal", qp.LocalProtErr, local((*verbs).cswap)),
 		one("PdRcLoopbackMrTest.BasicCompSwapMrOtherPdRemote", qp.RemoteAccessErr, remote((*verbs).cswap)),
-		not(whyHandles+"; address handles have no protection domain, and that of SRQs is tried in qp", "PdUdLoopbackTest.SendAhOnOtherPd PdSrqTest.SrqRecvMrSrqMatch "+
-			"PdSrqTest.SrqRecvMrSrqMismatch PdSrqTest.QpSrqPdMismatchWriteWithImm"),
+		not(whyHandles+"; address handles have no protection domain", "PdUdLoopbackTest.SendAhOnOtherPd"),
+		// The SRQ has another protection domain than the queue pairs.
+		right("PdSrqTest.SrqRecvMrSrqMatch", func(v *verbs) {
+			v.otherSRQ(func(pd qp.PD) mem { return v.reg(pd, 4096, allAccess) })
+			require.Equal(v.t, qp.Success, v.do(v.send()))
+			require.Equal(v.t, qp.Success, v.came())
+			v.filled(v.dst.b, 'a', 100)
+		}),
+		right("PdSrqTest.SrqRecvMrSrqMismatch", func(v *verbs) {
+			v.otherSRQ(func(qp.PD) mem { return v.reg(v.pd, 4096, allAccess) })
+			require.Equal(v.t, qp.RemoteOpErr, v.do(v.send()))
+			require.Equal(v.t, qp.LocalProtErr, v.came())
+		}),
+		right("PdSrqTest.QpSrqPdMismatchWriteWithImm", func(v *verbs) {
+			dst := v.dst
+			v.otherSRQ(func(pd qp.PD) mem { return v.reg(pd, 4096, allAccess) })
+			v.dst = dst // what is written to is the queue pair's
+			w := v.write()
+			w.Op = qp.OpWriteImm
+			require.Equal(v.t, qp.Success, v.do(w))
+			require.Equal(v.t, qp.Success, v.came())
+			v.filled(v.dst.b, 'a', 100)
+		}),
 		right("PdSrqTest.CreateSrq SrqTest.Create", func(v *verbs) {
 			_, err := v.p.CreateSRQ(4, 0)
 			require.NoError(v.t, err)
