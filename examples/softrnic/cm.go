@@ -15,28 +15,40 @@ import (
 )
 
 // cmRoles are what -cm takes.
-var cmRoles = []string{"rping", "ucmatose", "rdma", "xrdma", "cmtime", "udaddy", "mckey"}
+var cmRoles = []string{"rping", "ucmatose", "rdma", "xrdma", "cmtime", "udaddy", "mckey", "rstream", "riostream", "rcopy"}
 
 // cm is a tool that connects by RDMA-CM.
 func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
-	port := map[string]int{"rping": 7174, "ucmatose": 7471, "rdma": 7471, "xrdma": 7471, "cmtime": 7471, "udaddy": 7174}[o.cm]
+	port := map[string]int{"rping": 7174, "ucmatose": 7471, "rdma": 7471, "xrdma": 7471, "cmtime": 7471, "udaddy": 7174, "rstream": 7471, "riostream": 7471, "rcopy": 7427}[o.cm]
+	switch {
+	case o.rdmacm:
+		port = 18515
+	case o.qperf != "":
+		port = qperfPort
+	}
 	if o.tcp != 0 {
 		port = o.tcp
 	}
 	t := &cmTool{endpoint: e, o: o, out: stdout, port: port}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), o.wait, fmt.Errorf("-cm %s: not done after %v (-wait)", o.cm, o.wait))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), o.wait, fmt.Errorf("%s: not done after %v (-wait)", t.role(), o.wait))
 	defer cancel()
 	if o.cm == "mckey" {
 		return t.mckey(ctx, address)
 	}
 	if address != "" {
-		a, err := wire.Lookup("-cm "+o.cm, address, !e.gids[e.gid].Is4())
+		a, err := wire.Lookup(t.role(), address, !e.gids[e.gid].Is4())
 		if err != nil {
 			return err
 		}
 		t.to = netip.AddrPortFrom(a, uint16(port)).String()
 	}
 	switch {
+	case o.qperf != "":
+		return t.qperf(ctx, address)
+	case o.rdmacm:
+		return t.perftest(ctx)
+	case o.cm == "rstream", o.cm == "riostream", o.cm == "rcopy":
+		return t.rsockets(ctx)
 	case o.cm == "udaddy":
 		return t.udaddy(ctx)
 	case o.cm == "cmtime" && address == "":
@@ -49,6 +61,17 @@ func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
 		return t.rpingClient(ctx)
 	}
 	return t.exchange(ctx)
+}
+
+// role is the flag that says what this is.
+func (t *cmTool) role() string {
+	if t.o.rdmacm {
+		return "-perftest " + t.o.perftest + " -R"
+	}
+	if t.o.qperf != "" {
+		return "-qperf " + t.o.qperf
+	}
+	return "-cm " + t.o.cm
 }
 
 type cmTool struct {
@@ -114,7 +137,7 @@ func (t *cmTool) size() int {
 	if t.o.size != 0 {
 		return t.o.size
 	}
-	return map[string]int{"rping": 64, "ucmatose": 100, "rdma": 16, "xrdma": 16, "cmtime": 16, "udaddy": 100, "mckey": 100}[t.o.cm]
+	return map[string]int{"rping": 64, "ucmatose": 100, "rdma": 16, "xrdma": 16, "cmtime": 16, "udaddy": 100, "mckey": 100, "rstream": 1000, "riostream": 1000}[t.o.cm]
 }
 
 // ucmatose exchanges messages as that tool does: the server sends all of its, then

@@ -31,6 +31,7 @@ func TestInterop(t *testing.T) {
 	t.Run("trouble", l.testTrouble)
 	t.Run("tools", l.testTools)
 	t.Run("cm", l.testCM)
+	t.Run("rcopy", l.testRcopy)
 	t.Run("mckey", l.testMckey)
 	t.Run("not there", l.testNotThere)
 	t.Run("gone", l.testCMFaults)

@@ -61,6 +61,7 @@ type lab struct {
 	pd    qp.PD
 	ports [2]int // of the segment: ours, the guest's
 	tcp   int    // here, for the guest's 18515
+	gid   string // the guest's index, where a tool wants GID
 
 	mem  []byte // what the guest reaches
 	rkey uint32
@@ -454,10 +455,11 @@ func (r *results) table(g *guest.Guest, version string) string {
 		"the other rows as they were.\n\n", g.Info.Words["kernel"], version)
 	b.WriteString(r.lines())
 	b.WriteString(`
-Not tried: rstream, riostream and rcopy (they speak the protocol of rsockets over RDMA-CM),
-qperf (a protocol of its own over TCP) and perftest -R (its hand-shake in SENDs). These
-programs have no counterpart here. Loss with udaddy, rdma_xserver and cmtime: nobody sends
-again what they lose when they end.
+Not tried: qperf's tests of UD and UC (they exchange LIDs and no GIDs, so that two hosts with
+RoCE cannot run them either); perftest -R, qperf -cm1 and rcopy over IPv6 (the first two
+resolve IPv4 addresses only, the third takes what is before the first colon for the server's
+name, and listens to IPv4); loss with udaddy, rdma_xserver and cmtime (nobody sends again
+what they lose when they end).
 
 Known of the driver:
 

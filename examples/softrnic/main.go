@@ -28,8 +28,8 @@ import (
 
 const usage = `usage: softrnic WIRE [option...] [ADDRESS]
 
-A RoCE v2 endpoint in user space. With -pingpong, -perftest or -cm it is the tool of
-that name: a server, or with ADDRESS a client of the server there. Otherwise it
+A RoCE v2 endpoint in user space. With -pingpong, -perftest, -qperf or -cm it is the tool
+of that name: a server, or with ADDRESS a client of the server there. Otherwise it
 makes one queue pair, prints its numbers, connects it to the peer that -peer
 names, and serves a region and a receive queue, or does what -op says.
 
@@ -49,14 +49,16 @@ type options struct {
 	wire wire.Flags
 	path path
 
-	pingpong, perftest, cm string
-	tcp                    int
-	n, size, mtu, qps      int
-	kind                   string
-	psn                    int
-	peer, op, group        string
-	dur, wait, linger      time.Duration
-	gid, rate              int
+	pingpong, perftest    string
+	cm, qperf             string
+	tcp                   int
+	n, size, mtu, qps     int
+	kind                  string
+	psn                   int
+	peer, op, group, file string
+	dur, wait, linger     time.Duration
+	gid, rate             int
+	rdmacm                bool
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -72,7 +74,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.rate, "rate", 0, "most `bytes` sent a second; 0: as fast as it goes")
 	fs.StringVar(&o.pingpong, "pingpong", "", "be ibv_`KIND`_pingpong: rc, uc or ud")
 	fs.StringVar(&o.perftest, "perftest", "", "be ib_`TEST`_bw: send, write, read or atomic; or ib_TEST: send_lat, write_lat, read_lat or atomic_lat (handshake of perftest 5.7 to 6.06)")
+	fs.BoolVar(&o.rdmacm, "R", false, "-perftest as with its -R: handshake and queue pairs over RDMA-CM, no TCP; send, write, read and atomic of rc")
 	fs.StringVar(&o.cm, "cm", "", "be a `ROLE` of RDMA-CM: "+strings.Join(cmRoles, ", "))
+	fs.StringVar(&o.qperf, "qperf", "", "be qperf with -cm1, of the `TEST` "+strings.Join(qperfNames, ", ")+", for -for (2s); a server takes any of them")
 	fs.IntVar(&o.tcp, "p", 0, "`port`: of the tools' handshake over TCP, 0 means 18515; with -cm RDMA-CM's, 0 means the tool's own")
 	fs.IntVar(&o.n, "n", 1000, "`number` of messages")
 	fs.IntVar(&o.size, "size", 0, "`bytes` of a message; 0: what the tool takes (4096, 1024 for ud; 65536, 2 for latency)")
@@ -88,6 +92,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs.StringVar(&o.peer, "peer", "", "the peer's `QPN:PSN:GID[:RKEY:ADDRESS]`, numbers in hexadecimal; - reads that line from standard input")
 	fs.StringVar(&o.op, "op", "", "`operation` to do: send, write, read, fadd or cswap")
 	fs.StringVar(&o.group, "group", "239.1.1.1", "multicast `address` that -cm mckey receives")
+	fs.StringVar(&o.file, "file", "", "`file` of -cm rcopy: what a client sends, with :NAME for its name there; where a server puts what comes")
 	fs.DurationVar(&o.wait, "wait", 5*time.Minute, "longest `time` to wait for a client, or with -cm for all of it")
 	fs.DurationVar(&o.linger, "linger", 0, "`time` that -cm goes on to respond once it is done: a peer whose DREP was lost sends its DREQ again")
 	fs.DurationVar(&o.dur, "for", 0, "`time` to serve; 0: until interrupted")
@@ -101,8 +106,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "softrnic:", err)
 		return 2
 	}
-	if fs.NArg() > 1 || fs.NArg() == 1 && o.pingpong == "" && o.perftest == "" && o.cm == "" {
-		return bad(errors.New("one ADDRESS at most, with -pingpong, -perftest or -cm; see -h"))
+	if fs.NArg() > 1 || fs.NArg() == 1 && o.pingpong == "" && o.perftest == "" && o.cm == "" && o.qperf == "" {
+		return bad(errors.New("one ADDRESS at most, with -pingpong, -perftest, -qperf or -cm; see -h"))
 	}
 	if err := o.check(); err != nil {
 		return bad(err)
@@ -114,7 +119,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	defer e.close()
 
 	switch {
-	case o.cm != "":
+	case o.cm != "", o.rdmacm, o.qperf != "":
 		if err = e.cm(&o, fs.Arg(0), stdout); err == nil {
 			time.Sleep(o.linger)
 		}
@@ -158,7 +163,7 @@ func (o *options) check() error {
 		return fmt.Errorf("%s %q: want %s", flag, v, strings.Join(of, ", "))
 	}
 	if err := errors.Join(one("-pingpong", o.pingpong, kinds), one("-perftest", o.perftest, perfTestNames), one("-c", o.kind, kinds),
-		one("-op", o.op, ops), one("-cm", o.cm, cmRoles), checkPerftest(o)); err != nil {
+		one("-op", o.op, ops), one("-cm", o.cm, cmRoles), one("-qperf", o.qperf, qperfNames), checkPerftest(o)); err != nil {
 		return err
 	}
 	for _, v := range []struct {
@@ -176,6 +181,12 @@ func (o *options) check() error {
 		return errors.New("-vlan and -dscp: a UDP socket (-udp) has neither; -packet has")
 	case o.qps != 1 && o.perftest == "":
 		return errors.New("-q: only -perftest has several queue pairs")
+	case o.cm == "rcopy" && o.file == "", o.cm != "rcopy" && o.file != "":
+		return errors.New("-file: -cm rcopy wants one, and nothing else has one")
+	case o.cm == "riostream" && o.size == 1:
+		return errors.New("-size 1: -cm riostream wants 2 or more")
+	case o.rdmacm && (o.perftest == "" || o.kind != "rc" || strings.HasSuffix(o.perftest, "_lat")):
+		return errors.New("-R: want -perftest send, write, read or atomic, of rc")
 	case o.wait <= 0 || o.path.patience <= 0:
 		return errors.New("-wait and -patience: want more than 0")
 	}

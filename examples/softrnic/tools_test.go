@@ -6,11 +6,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -57,6 +59,7 @@ func (l *lab) testTools(t *testing.T) {
 // testTool runs a tool of the guest against this program on a wire, in both roles.
 func (l *lab) testTool(t *testing.T, wire, more, tool, ours string) {
 	row := "`" + strings.TrimSpace(strings.ReplaceAll(strings.ReplaceAll(tool, " -d rxe0", ""), " -F", "")) + "`" + more
+	tool = strings.ReplaceAll(tool, " GID", " "+l.gid)
 	// The unreliable services may lose a message, which these tools wait for in vain.
 	tries, gently := 1, ""
 	if strings.Contains(tool, " -c U") || strings.Contains(tool, "_uc_") || strings.Contains(tool, "_ud_") {
@@ -111,28 +114,33 @@ func (l *lab) testSocket(t *testing.T) {
 		t.Skipf("no TAP interface: %v", err)
 	}
 	defer tap.Close()
-	for _, args := range []string{"addr add 198.51.100.1/24 dev " + name, "link set " + name + " mtu 4400 address 52:54:00:00:00:01 up"} {
+	// Addresses of their own: the host may have the others.
+	for _, args := range []string{"link set " + name + " mtu 4400 address 52:54:00:00:00:01 up", "addr add 198.51.100.1/24 dev " + name,
+		"addr add 2001:db8:9::1/64 dev " + name + " nodad", "addr add fe80::9:1/64 dev " + name + " nodad"} {
 		out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
 		if err != nil {
 			t.Skipf("ip %s: %s", args, out)
 		}
 	}
-	// Addresses of their own: the host may have the others.
-	l.guest.Do(t, "sh -- ip addr add 198.51.100.2/24 dev eth0")
-	gid := ""
-	require.Eventually(t, func() bool {
-		for key, addr := range l.guest.Do(t, "info").Words {
-			if strings.HasSuffix(addr, "198.51.100.2") {
-				gid = strings.TrimPrefix(key, "gid")
+	l.guest.Do(t, "sh -- ip addr add 198.51.100.2/24 dev eth0; ip addr add 2001:db8:9::2/64 dev eth0 nodad; ip addr add fe80::9:2/64 dev eth0 nodad")
+	gid := func(t *testing.T, of string) (gid string) {
+		require.Eventually(t, func() bool {
+			for key, addr := range l.guest.Do(t, "info").Words {
+				if strings.TrimPrefix(addr, "::ffff:") == of {
+					gid = strings.TrimPrefix(key, "gid")
+				}
 			}
-		}
-		return gid != ""
-	}, 5*time.Second, 10*time.Millisecond)
+			return gid != ""
+		}, 5*time.Second, 10*time.Millisecond)
+		return gid
+	}
 	l.loop.close()
 	seg, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: l.ports[0]})
 	require.NoError(t, err)
 	defer seg.Close()
 	guest := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(l.ports[1]))
+	var loss atomic.Int32 // percent of the RoCE frames, each way
+	lost := func(b []byte) bool { return rand.Int32N(100) < loss.Load() && isRoCE(b) }
 	go func() {
 		buf := make([]byte, 1<<16)
 		for {
@@ -140,7 +148,9 @@ func (l *lab) testSocket(t *testing.T) {
 			if errors.Is(err, os.ErrClosed) {
 				return
 			}
-			_, _ = seg.WriteToUDPAddrPort(buf[:n], guest)
+			if !lost(buf[:n]) {
+				_, _ = seg.WriteToUDPAddrPort(buf[:n], guest)
+			}
 		}
 	}()
 	go func() {
@@ -150,16 +160,67 @@ func (l *lab) testSocket(t *testing.T) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			_, _ = tap.Write(buf[:n])
+			if !lost(buf[:n]) {
+				_, _ = tap.Write(buf[:n])
+			}
 		}
 	}()
-	for _, c := range []struct{ tool, ours string }{
-		{"ibv_rc_pingpong -d rxe0 -g " + gid + " -n 300", "-pingpong rc -n 300"},
-		{"ibv_ud_pingpong -d rxe0 -g " + gid + " -n 300", "-pingpong ud -n 300"},
-		{"ib_write_bw -F -d rxe0 -x " + gid + " -n 300 -m 4096", "-perftest write -n 300 -mtu 4096"},
-		{"ib_read_bw -F -d rxe0 -x " + gid + " -n 300", "-perftest read -n 300"},
+	for _, a := range []struct{ kind, ours, theirs string }{
+		{"", "198.51.100.1", "198.51.100.2"},
+		{", IPv6", "2001:db8:9::1", "2001:db8:9::2"},
+		{", link-local", "fe80::9:1%" + name, "fe80::9:2"},
 	} {
-		l.testTool(t, "-udp=198.51.100.1", ", UDP socket", c.tool, c.ours)
+		t.Run(a.theirs, func(t *testing.T) {
+			l.gid = gid(t, a.theirs)
+			for _, c := range []struct{ tool, ours string }{
+				{"ibv_rc_pingpong -d rxe0 -g GID -n 300", "-pingpong rc -n 300"},
+				{"ibv_ud_pingpong -d rxe0 -g GID -n 300", "-pingpong ud -n 300"},
+				{"ib_write_bw -F -d rxe0 -x GID -n 300 -m 4096", "-perftest write -n 300 -mtu 4096"},
+				{"ib_read_bw -F -d rxe0 -x GID -n 300", "-perftest read -n 300"},
+			} {
+				l.testTool(t, "-udp="+a.ours, ", UDP socket"+a.kind, c.tool, c.ours)
+			}
+		})
+	}
+	for _, percent := range []int{0, 5} {
+		if percent != 0 && testing.Short() {
+			continue
+		}
+		loss.Store(int32(percent))
+		t.Run(fmt.Sprintf("qperf/loss%d", percent), func(t *testing.T) { l.testQperf(t, "-udp=198.51.100.1", percent) })
+	}
+}
+
+// testQperf runs the guest's qperf, whose TCP and RDMA-CM go to the same address: the
+// host's.
+func (l *lab) testQperf(t *testing.T, wire string, loss int) {
+	for _, test := range qperfNames {
+		row := "`qperf -cm1 " + test + "`, UDP socket"
+		if loss != 0 {
+			row += fmt.Sprintf(", %d %% loss", loss)
+		}
+		t.Run(test+"/client there", func(t *testing.T) {
+			l.results.record(t, row, answers)
+			out := make(chan string, 1)
+			go func() { out <- runProgram(wire, "-qperf "+test+" -linger 9s") }()
+			require.Eventually(t, func() bool { return listening(qperfPort) }, 10*time.Second, time.Millisecond)
+			a := l.guest.Do(t, "sh ms=40000 -- qperf 198.51.100.1 -cm1 -t 2 -m 4096 %s", test)
+			got := <-out
+			t.Log(a.Words["out"], got)
+			require.Equal(t, "0", a.Words["status"], "the guest's tool: %s\nours: %s", a.Words["out"], got)
+			require.Contains(t, got, "exit 0")
+			require.NotContains(t, got, ": 0 messages of")
+		})
+		t.Run(test+"/server there", func(t *testing.T) {
+			l.results.record(t, row, asks)
+			job := l.guest.Do(t, "bg -- qperf").Num("job")
+			defer l.guest.Do(t, "wait job=%d ms=10 kill=9", job) // it serves for ever
+			l.guest.Do(t, "sh -- for i in $(seq 100); do cat /proc/net/tcp /proc/net/tcp6 | grep -q ':4D35 .* 0A ' && break; sleep 0.05; done")
+			got := runProgram(wire, "-qperf "+test+" -size 4096 198.51.100.2")
+			t.Log(got)
+			require.Contains(t, got, "exit 0")
+			require.NotContains(t, got, ": 0 messages of")
+		})
 	}
 }
 

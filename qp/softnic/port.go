@@ -333,7 +333,7 @@ type xrcDomain struct {
 
 // SRQ implements [qp.SRQLookup].
 func (d xrcDomain) SRQ(num uint32) *qp.SRQ {
-	if s := d.port.srqs[num]; s != nil && s.xrcd == d.xrcd && d.xrcd != 0 {
+	if s := d.port.srqs[num]; s != nil && s.xrcd == d.xrcd { // a target has a domain: CreateQP
 		return s.SRQ
 	}
 	return nil
