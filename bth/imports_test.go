@@ -16,7 +16,7 @@ var storeys = map[string]int{
 	"psn": 0, "crc": 0, "reth": 0, "aeth": 0, "cnp/pfc": 0, "qp/clock": 0, "qp/congestion": 0,
 	"bth": 1, "bth/mrc": 2, "bth/frame": 3, "bth/frame/capture": 4, "bth/rocelayers": 4,
 	"cnp": 4, "qp/cm": 4, "qp/congestion/": 4,
-	"qp": 5, "qp/internal/": 6, "qp/conform/": 7, "qp/conform": 6, "qp/script": 6, "qp/rules": 6,
+	"qp": 5, "qp/internal/": 6, "qp/internal/testenv": 0, "qp/conform/": 7, "qp/conform": 6, "qp/script": 6, "qp/rules": 6,
 	"qp/softnic": 7, "qp/simnet": 8, "qp/endpoint": 8, "qp/simnet/": 9, "qp/": 9,
 	"fuzz/captures": 0, "fuzz": 10, "fuzz/mutator": 10, "fuzz/internal/records": 11, "fuzz/seeds": 12, "fuzz/": 13,
 	"examples/internal/": 10, "examples/": 11,

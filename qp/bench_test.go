@@ -11,6 +11,7 @@ import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/crc"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/internal/testenv"
 )
 
 // BenchmarkMachines joins two QPs back to back without bytes, on one core:
@@ -110,21 +111,12 @@ func BenchmarkBytes(b *testing.B) {
 	}
 }
 
-var raceEnabled bool // set where the race detector is on, which allocates
-
-// mallocs returns the allocations of f, by the runtime's count, which unlike
-// testing.AllocsPerRun is not rounded down. Something else in the process may
-// allocate meanwhile, but not each time.
+// mallocs returns the least allocations of f in some runs: something else in the
+// process may allocate meanwhile, but not each time.
 func mallocs(f func()) uint64 {
-	least := ^uint64(0)
-	for range 5 {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		f()
-		runtime.ReadMemStats(&after)
-		if least = min(least, after.Mallocs-before.Mallocs); least == 0 {
-			break
-		}
+	least := testenv.Mallocs(f)
+	for n := 1; n < 5 && least != 0; n++ {
+		least = min(least, testenv.Mallocs(f))
 	}
 	return least
 }
@@ -132,7 +124,7 @@ func mallocs(f func()) uint64 {
 // TestAllocsExchange counts over whole exchanges: every operation, posted,
 // carried as packets or as bytes, with and without loss, completed.
 func TestAllocsExchange(t *testing.T) {
-	if raceEnabled {
+	if testenv.Allocates {
 		t.Skip("the race detector allocates")
 	}
 	for _, c := range []struct {
@@ -190,7 +182,7 @@ func TestAllocsExchange(t *testing.T) {
 // TestAllocsCalls has a line per exported method of the packet path, on good and
 // on bad input.
 func TestAllocsCalls(t *testing.T) {
-	if raceEnabled {
+	if testenv.Allocates {
 		t.Skip("the race detector allocates")
 	}
 	j := newJoined(t, joinedConfig(), 1024, 8192)
@@ -244,7 +236,7 @@ func TestQPSize(t *testing.T) {
 	t.Logf("QP %d bytes: Requester %d, Responder %d, Counters %d, Attr %d", unsafe.Sizeof(qp.QP{}), unsafe.Sizeof(qp.Requester{}),
 		unsafe.Sizeof(qp.Responder{}), unsafe.Sizeof(qp.Counters{}), unsafe.Sizeof(qp.Attr{}))
 	require.LessOrEqual(t, unsafe.Sizeof(qp.QP{}), uintptr(1024))
-	if raceEnabled {
+	if testenv.Allocates {
 		return
 	}
 	// And what New really takes, with rings of no size.

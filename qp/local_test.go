@@ -9,6 +9,7 @@ import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/internal/testenv"
 	"github.com/roce-go/roce/reth"
 )
 
@@ -549,7 +550,7 @@ func TestReregister(t *testing.T) {
 
 // What SGEs name is sent and received without an allocation.
 func TestKeyedNoAllocation(t *testing.T) {
-	if raceEnabled {
+	if testenv.Allocates {
 		t.Skip("the race detector and the checks of invariants allocate")
 	}
 	q, _, key, _ := keyedQP(t, qp.UC)

@@ -7,7 +7,7 @@ const usage = `usage: lossy [-mtu LIST] [-size LIST] [-loss LIST] [-timeout N] [
 
 Measures the goodput of RDMA WRITEs over a reliable connection on a virtual link
 of 100 Gb/s and 2 us each way that loses packets in both directions. Prints a
-table, the same by a model (model.go), and where each curve falls to half.
+table, the same by a model, and where each curve falls to half.
 
 Connections go back to the lost packet, as RoCE has it; one curve for each MTU
 sends again only what is lost (selective repeat, rules SR-1 to SR-6).

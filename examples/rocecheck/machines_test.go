@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
-	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -14,12 +13,6 @@ import (
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/simnet"
 )
-
-// raceEnabled is set under the race detector, which allocates.
-var raceEnabled = func() bool {
-	info, _ := debug.ReadBuildInfo()
-	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}()
 
 // simulate has the machines of package qp exchange all operations over a link
 // with faults, and returns the captures of both ends.
@@ -109,7 +102,7 @@ func TestMachines(t *testing.T) {
 	}
 	// The last ones are those at which false breaches were found once.
 	seeds := []uint64{0, 1, 2, 3, 4, 5, 50, 108, 109, 136, 225, 266, 485}
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		seeds = seeds[:2]
 	}
 	names := make([]string, 0, len(links))

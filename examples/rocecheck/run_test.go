@@ -357,7 +357,7 @@ func TestStreams(t *testing.T) {
 	size := int64(48 << 20)
 	if gb, err := strconv.Atoi(os.Getenv("ROCECHECK_GB")); err == nil {
 		size = int64(gb) << 30
-	} else if testing.Short() || raceEnabled {
+	} else if testing.Short() {
 		size = 4 << 20
 	}
 	t.Run("one connection", func(t *testing.T) { stream(t, newEndless(t, size)) })

@@ -10,8 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,12 +25,6 @@ import (
 	"github.com/roce-go/roce/fuzz/seeds"
 	"github.com/roce-go/roce/reth"
 )
-
-// raceEnabled is set under the race detector, which allocates.
-var raceEnabled = func() bool {
-	info, _ := debug.ReadBuildInfo()
-	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}()
 
 func TestUsage(t *testing.T) {
 	code, out, errs := exec(nil, "-h")
@@ -470,9 +462,6 @@ func TestFileName(t *testing.T) {
 
 // TestNoAllocation holds that a line costs none, whatever the frame.
 func TestNoAllocation(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
 	d := newDumper(options{port: frame.Port}, io.Discard)
 	d.asJSON.start("x.pcap")
 	d.asText.start()

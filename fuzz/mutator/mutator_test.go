@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -375,18 +373,9 @@ func BenchmarkMutate(b *testing.B) {
 	})
 }
 
-// raceEnabled is set under the race detector, which allocates.
-var raceEnabled = func() bool {
-	info, _ := debug.ReadBuildInfo()
-	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}()
-
 // TestAllocations counts over whole runs: an average would round small leaks
 // away.
 func TestAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
 	recs := append(captured(t), built()...)
 	for _, cfg := range []mutator.Config{{}, {ICRC: mutator.ICRCBad, Lengths: mutator.LengthsLie, Changes: 8}} {
 		m, err := mutator.New(cfg)

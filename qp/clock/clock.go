@@ -2,7 +2,9 @@
 // that know no time of their own. It is the one clock of this module.
 package clock
 
-import "time"
+import (
+	"time"
+)
 
 // end is the latest time of a Clock, in nanoseconds: 146 years. A deadline, now plus
 // a period, stays inside an int64 with it.
@@ -72,4 +74,164 @@ func (c *Clock) Deadline(t int64) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	return c.Time(t), true
+}
+
+// Heap holds items that wait for a time, the soonest first, and of one time those with
+// the least order. It has four ways: fewer levels than with two, and times lie beside
+// each other.
+//
+// The zero value is ready, for items that are taken off as the first. Those that are
+// moved or taken off before know their place: see NewHeap.
+type Heap[T any] struct {
+	h     []entry[T]
+	moved func(item T, at int)
+}
+
+type entry[T any] struct {
+	item  T // first, so that one of no size takes none
+	at    int64
+	order uint64
+}
+
+// NewHeap returns a heap that calls moved with the place of an item whenever that
+// changes, and with -1 when the item is taken off. Places are for Set and Remove.
+func NewHeap[T any](moved func(item T, at int)) Heap[T] { return Heap[T]{moved: moved} }
+
+func (e *entry[T]) before(f *entry[T]) bool {
+	return e.at < f.at || e.at == f.at && e.order < f.order
+}
+
+// Len returns how many items there are.
+func (q *Heap[T]) Len() int { return len(q.h) }
+
+// Grow makes room for n items in all.
+func (q *Heap[T]) Grow(n int) {
+	if n > cap(q.h) {
+		h := make([]entry[T], len(q.h), max(16, 2*cap(q.h), n))
+		copy(h, q.h)
+		q.h = h
+	}
+}
+
+// Due returns the time of the first item, or never where there is none.
+func (q *Heap[T]) Due(never int64) int64 {
+	if len(q.h) == 0 {
+		return never
+	}
+	return q.h[0].at
+}
+
+// First returns the first item; there must be one.
+func (q *Heap[T]) First() (at int64, order uint64, item T) {
+	e := &q.h[0]
+	return e.at, e.order, e.item
+}
+
+// Push adds an item.
+func (q *Heap[T]) Push(at int64, order uint64, item T) {
+	q.h = append(q.h, entry[T]{item, at, order})
+	q.up(len(q.h) - 1)
+}
+
+// Pop takes the first item off; there must be one.
+func (q *Heap[T]) Pop() (at int64, order uint64, item T) {
+	e := q.h[0]
+	q.Remove(0)
+	return e.at, e.order, e.item
+}
+
+// Set gives the item at place i another time.
+func (q *Heap[T]) Set(i int, at int64) {
+	sooner := at < q.h[i].at
+	q.h[i].at = at
+	if sooner {
+		q.up(i)
+	} else {
+		q.down(i)
+	}
+}
+
+// Remove takes off the item at place i.
+func (q *Heap[T]) Remove(i int) {
+	gone := q.h[i].item
+	last := len(q.h) - 1
+	e := q.h[last]
+	q.h[last] = entry[T]{}
+	q.h = q.h[:last]
+	if i != last {
+		q.h[i] = e
+		if i > 0 && e.before(&q.h[(i-1)/4]) {
+			q.up(i)
+		} else {
+			q.down(i)
+		}
+	}
+	if q.moved != nil {
+		q.moved(gone, -1)
+	}
+}
+
+// Clear takes off all items, each of which drop is called with, in no order.
+func (q *Heap[T]) Clear(drop func(at int64, order uint64, item T)) {
+	list := q.h
+	q.h = q.h[:0]
+	for i := range list {
+		e := list[i]
+		list[i] = entry[T]{}
+		if q.moved != nil {
+			q.moved(e.item, -1)
+		}
+		drop(e.at, e.order, e.item)
+	}
+}
+
+// Items ranges over the items, in no order, until yield returns false.
+func (q *Heap[T]) Items(yield func(item T) bool) {
+	for i := range q.h {
+		if !yield(q.h[i].item) {
+			return
+		}
+	}
+}
+
+func (q *Heap[T]) put(i int, e *entry[T]) {
+	q.h[i] = *e
+	if q.moved != nil {
+		q.moved(e.item, i)
+	}
+}
+
+func (q *Heap[T]) up(i int) {
+	e := q.h[i]
+	for i > 0 {
+		p := (i - 1) / 4
+		if !e.before(&q.h[p]) {
+			break
+		}
+		q.put(i, &q.h[p])
+		i = p
+	}
+	q.put(i, &e)
+}
+
+func (q *Heap[T]) down(i int) {
+	e, h := q.h[i], q.h
+	for {
+		c := 4*i + 1
+		if c >= len(h) {
+			break
+		}
+		least := c
+		for k := c + 1; k < min(c+4, len(h)); k++ {
+			if h[k].before(&h[least]) {
+				least = k
+			}
+		}
+		if !h[least].before(&e) {
+			break
+		}
+		q.put(i, &h[least])
+		i = least
+	}
+	q.put(i, &e)
 }

@@ -2,13 +2,12 @@ package cm_test
 
 import (
 	"runtime"
-	"runtime/debug"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/qp/cm"
+	"github.com/roce-go/roce/qp/internal/testenv"
 )
 
 // The reference: a copy of a datagram.
@@ -70,23 +69,8 @@ func BenchmarkAppendTo(b *testing.B) {
 	}
 }
 
-// raceEnabled is set under the race detector, which allocates.
-var raceEnabled = func() bool {
-	info, _ := debug.ReadBuildInfo()
-	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}()
-
-// mallocs counts the allocations of f. testing.AllocsPerRun rounds down.
-func mallocs(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.Mallocs - before.Mallocs
-}
-
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
+	if testenv.Allocates {
 		t.Skip("allocations are not counted under -race")
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -125,9 +109,9 @@ func TestAllocs(t *testing.T) {
 		}
 		run()
 		// The runtime itself may allocate now and then: zero in one of a few runs.
-		least := mallocs(run)
+		least := testenv.Mallocs(run)
 		for i := 0; i < 4 && least != 0; i++ {
-			least = min(least, mallocs(run))
+			least = min(least, testenv.Mallocs(run))
 		}
 		require.Zero(t, least, name)
 	}

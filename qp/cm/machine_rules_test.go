@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/qp/cm"
+	"github.com/roce-go/roce/qp/internal/testenv"
 )
 
 // connected returns a world with an established call, and its number at a.
@@ -631,7 +632,7 @@ func TestMachineCaptured(t *testing.T) {
 
 // The packet path takes no memory.
 func TestMachineAllocations(t *testing.T) {
-	if raceEnabled {
+	if testenv.Allocates {
 		t.Skip("the race detector allocates")
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -688,7 +689,7 @@ func TestMachineAllocations(t *testing.T) {
 		}
 	}
 	once()
-	require.Zero(t, mallocs(func() {
+	require.Zero(t, testenv.Mallocs(func() {
 		for range 300 {
 			once()
 		}

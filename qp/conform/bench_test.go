@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"testing"
 	"time"
@@ -357,18 +356,9 @@ func (w *wire) work(late bool) {
 	post(qp.SendWR{Op: qp.OpRead, Local: make([]byte, 64), RemoteAddr: w.va, RKey: w.key})
 }
 
-// raceEnabled is set under the race detector, which allocates.
-var raceEnabled = func() bool {
-	info, _ := debug.ReadBuildInfo()
-	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}()
-
 // Frames of flows that were seen before allocate nothing, whatever they hold:
 // counted over every capture, findings and malformed packets included.
 func TestNoAllocation(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
 	var recs []rec
 	for _, name := range names(t) {
 		recs = append(recs, load(t, name)...)
@@ -454,8 +444,8 @@ func TestManyFlows(t *testing.T) {
 // A live flow takes 8 KiB at most: 4,000 connections, each with messages of
 // all kinds, both directions and latencies of a wide range.
 func TestMemoryOfFlows(t *testing.T) {
-	if raceEnabled || testing.Short() {
-		t.Skip("long, and the race detector takes memory")
+	if testing.Short() {
+		t.Skip("long")
 	}
 	base := load(t, "rc-mixed")[8:]
 	flows := 8000

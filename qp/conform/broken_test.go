@@ -512,7 +512,7 @@ func breakPort(tb testing.TB, b *broken, seed uint64) []rec {
 func TestBrokenPorts(t *testing.T) {
 	require.GreaterOrEqual(t, len(brokenPorts), 40)
 	seeds := uint64(4)
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		seeds = 1
 	}
 	for i := range brokenPorts {
@@ -580,7 +580,7 @@ func TestSoundPorts(t *testing.T) {
 	for _, b := range []broken{{name: "clean"}, {name: "loss", loss: 0.05}, {name: "late", late: true}, {name: "loss and late", loss: 0.03, late: true}} {
 		b.make = func(*wire) {}
 		seeds := uint64(4)
-		if testing.Short() || raceEnabled {
+		if testing.Short() {
 			seeds = 1
 		}
 		for seed := range seeds {

@@ -205,7 +205,7 @@ func ways() []way {
 		out = append(out, way{name: fmt.Sprintf("one direction %d", from), tellNot: true, make: func(recs []rec) []rec { return oneWay(recs, from) }})
 	}
 	step := 1
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		step = 9
 	}
 	for n := 54; n <= 128; n += step {

@@ -60,7 +60,7 @@ func noNewBreach(t *testing.T, whole, spoilt []conform.Finding, what string) {
 // TestSpoilt: what a capture lacks makes no breach.
 func TestSpoilt(t *testing.T) {
 	seeds, step := 30, 1
-	if testing.Short() || raceEnabled {
+	if testing.Short() {
 		seeds, step = 2, 9
 	}
 	for _, name := range names(t) {

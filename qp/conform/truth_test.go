@@ -363,7 +363,7 @@ func TestTruth(t *testing.T) {
 	runs := *truthRuns
 	if runs == 0 {
 		runs = 125
-		if testing.Short() || raceEnabled {
+		if testing.Short() {
 			runs = 8
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"math"
 	"net/netip"
 	"runtime"
-	"runtime/debug"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,13 +15,8 @@ import (
 	"github.com/roce-go/roce/qp/congestion/hpcc"
 	"github.com/roce-go/roce/qp/congestion/swift"
 	"github.com/roce-go/roce/qp/congestion/timely"
+	"github.com/roce-go/roce/qp/internal/testenv"
 )
-
-// raceEnabled is set under the race detector, which allocates.
-var raceEnabled = func() bool {
-	info, _ := debug.ReadBuildInfo()
-	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}()
 
 const fuzzLine = 100e9
 
@@ -168,7 +161,7 @@ func TestSameOnEveryArchitecture(t *testing.T) {
 
 // Nothing is allocated once a flow is there.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
+	if testenv.Allocates {
 		t.Skip("allocations are not counted under -race")
 	}
 	for _, c := range controllers {

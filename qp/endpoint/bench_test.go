@@ -15,6 +15,7 @@ import (
 	"github.com/roce-go/roce/crc"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/endpoint"
+	"github.com/roce-go/roce/qp/internal/testenv"
 )
 
 // BenchmarkWrite measures RDMA WRITEs of 1 MiB, 16 outstanding, between two endpoints,
@@ -30,7 +31,7 @@ func BenchmarkWrite(b *testing.B) {
 			require.NoError(b, err)
 			data := make([]byte, size)
 			b.SetBytes(size)
-			start := spent()
+			start := testenv.CPUTime()
 			defer perCore(b, size, start)
 			var wg sync.WaitGroup
 			gate := make(chan struct{}, 16)
@@ -78,7 +79,7 @@ func BenchmarkWrite(b *testing.B) {
 		data, pkt := make([]byte, size), make([]byte, 0, 8192)
 		to := netip.MustParseAddrPort("127.77.0.2:4791")
 		b.SetBytes(size)
-		defer perCore(b, size, spent())
+		defer perCore(b, size, testenv.CPUTime())
 		for b.Loop() {
 			for off := 0; off < size; off += payload {
 				pkt = append(pkt[:0], make([]byte, 28+16)...)
@@ -95,7 +96,7 @@ func BenchmarkWrite(b *testing.B) {
 // perCore reports the bytes that a second of processor time moved: other programs do not
 // count.
 func perCore(b *testing.B, size int, start time.Duration) {
-	b.ReportMetric(float64(b.N)*float64(size)/float64(spent()-start), "GB/cpu-s")
+	b.ReportMetric(float64(b.N)*float64(size)/float64(testenv.CPUTime()-start), "GB/cpu-s")
 }
 
 // ipHeader puts an IPv4 and a UDP header before a packet.

@@ -21,6 +21,7 @@ import (
 	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/endpoint"
+	"github.com/roce-go/roce/qp/internal/testenv"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
@@ -171,7 +172,7 @@ func BenchmarkFlood(b *testing.B) {
 			for i := range frames {
 				frames[i] = bytes.Clone(next())
 			}
-			start, n := spent(), 0
+			start, n := testenv.CPUTime(), 0
 			for b.Loop() {
 				y.Do(func(now time.Time, p *softnic.Port) {
 					for range 64 {
@@ -180,7 +181,7 @@ func BenchmarkFlood(b *testing.B) {
 					}
 				})
 			}
-			ns := float64(spent()-start) / float64(n)
+			ns := float64(testenv.CPUTime()-start) / float64(n)
 			b.ReportMetric(ns, "cpu-ns/frame")
 			b.ReportMetric(0.1e9/ns, "frames/s-at-90%")
 		})
@@ -191,19 +192,12 @@ func BenchmarkFlood(b *testing.B) {
 		mr, err := y.Register(make([]byte, 1<<20), qp.RemoteWrite)
 		require.NoError(b, err)
 		data := make([]byte, 1<<20)
-		start := spent()
+		start := testenv.CPUTime()
 		for b.Loop() {
 			require.NoError(b, c.WriteRemote(context.Background(), mr.Remote(), data))
 		}
-		b.ReportMetric(float64(spent()-start)/float64(b.N)/256, "cpu-ns/frame")
+		b.ReportMetric(float64(testenv.CPUTime()-start)/float64(b.N)/256, "cpu-ns/frame")
 	})
-}
-
-// spent returns the processor time of this process.
-func spent() time.Duration {
-	var r syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 // Datagrams that the kernel takes apart: what one wire sends the other takes, over IPv4

@@ -3,8 +3,6 @@ package simnet_test
 import (
 	"fmt"
 	"runtime"
-	"runtime/debug"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/congestion"
+	"github.com/roce-go/roce/qp/internal/testenv"
 	"github.com/roce-go/roce/qp/simnet"
 	"github.com/roce-go/roce/qp/simnet/lab"
 	"github.com/roce-go/roce/qp/softnic"
@@ -32,14 +31,14 @@ func measure(b *testing.B, n *simnet.Network, flows []*simnet.Flow) {
 		}
 		return t
 	}
-	packets, hops, events, cpu := delivered(), n.Hops(), n.Events(), cpuTime()
+	packets, hops, events, cpu := delivered(), n.Hops(), n.Events(), testenv.CPUTime()
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := n.Run(100 * time.Microsecond); err != nil {
 			b.Fatal(err)
 		}
 	}
-	cpu = cpuTime() - cpu
+	cpu = testenv.CPUTime() - cpu
 	packets, hops, events = delivered()-packets, n.Hops()-hops, n.Events()-events
 	b.ReportMetric(float64(packets)/b.Elapsed().Seconds(), "pkt/s")
 	b.ReportMetric(float64(hops)/b.Elapsed().Seconds(), "hops/s")
@@ -160,11 +159,11 @@ func BenchmarkFatTree(b *testing.B) {
 					})
 					require.NoError(b, err)
 				}
-				cpu, hops := cpuTime(), f.Hops()
+				cpu, hops := testenv.CPUTime(), f.Hops()
 				idle, err := f.RunUntilIdle(time.Second)
 				require.NoError(b, err)
 				require.True(b, idle)
-				b.ReportMetric(float64(f.Hops()-hops)/(cpuTime()-cpu).Seconds(), "hops/cpu-s")
+				b.ReportMetric(float64(f.Hops()-hops)/(testenv.CPUTime()-cpu).Seconds(), "hops/cpu-s")
 				b.ReportMetric(float64(f.Elapsed())/1e6, "virtual-ms")
 			}
 		})
@@ -190,16 +189,10 @@ func BenchmarkAfter(b *testing.B) {
 	}
 }
 
-// raceEnabled is set under the race detector, which allocates.
-var raceEnabled = func() bool {
-	info, _ := debug.ReadBuildInfo()
-	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}()
-
 // Once pools and queues have grown to what a network needs, it runs without an
 // allocation: counted over a whole run, since AllocsPerRun rounds down.
 func TestNoAllocations(t *testing.T) {
-	if raceEnabled {
+	if testenv.Allocates {
 		t.Skip("the race detector allocates")
 	}
 	for _, carry := range []simnet.Carry{simnet.Bytes, simnet.Decoded, simnet.Shared} {

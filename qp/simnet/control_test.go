@@ -15,6 +15,7 @@ import (
 	"github.com/roce-go/roce/qp/congestion/hpcc"
 	"github.com/roce-go/roce/qp/congestion/swift"
 	"github.com/roce-go/roce/qp/congestion/timely"
+	"github.com/roce-go/roce/qp/internal/testenv"
 	"github.com/roce-go/roce/qp/simnet"
 	"github.com/roce-go/roce/qp/simnet/lab"
 	"github.com/roce-go/roce/qp/softnic"
@@ -303,7 +304,7 @@ func TestTIMELYStaysUnfair(t *testing.T) {
 // Nothing is allocated in a network with any of the controllers, once it has run for a
 // while.
 func TestNoAllocationsWithControl(t *testing.T) {
-	if raceEnabled {
+	if testenv.Allocates {
 		t.Skip("the race detector allocates")
 	}
 	for name, c := range map[string]congestion.Controller{

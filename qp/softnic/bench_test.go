@@ -13,6 +13,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/crc"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/internal/testenv"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
@@ -100,7 +101,7 @@ func BenchmarkWrite(b *testing.B) {
 // TestAllocs counts the allocations of whole exchanges and of each kind of frame
 // that is dropped.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
+	if testenv.Allocates {
 		t.Skip("allocations are not counted under -race")
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -141,7 +142,7 @@ func TestAllocs(t *testing.T) {
 		}
 	}
 	exchange()
-	require.Zero(t, mallocs(exchange), "reliable exchange with loss")
+	require.Zero(t, testenv.Mallocs(exchange), "reliable exchange with loss")
 
 	params := cnp.Paper()
 	port := onePort(t, 1, softnic.Config{Control: cnp.Controller(params)}, "192.0.2.1")
@@ -180,7 +181,7 @@ func TestAllocs(t *testing.T) {
 			}
 		}
 		run()
-		require.Zero(t, mallocs(run), name)
+		require.Zero(t, testenv.Mallocs(run), name)
 	}
 
 	ud := newPair(t, [2]softnic.GID{addr("2001:db8::1"), addr("2001:db8::2")})
@@ -201,5 +202,5 @@ func TestAllocs(t *testing.T) {
 		}
 	}
 	run()
-	require.Zero(t, mallocs(run), "datagrams")
+	require.Zero(t, testenv.Mallocs(run), "datagrams")
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/congestion"
+	"github.com/roce-go/roce/qp/internal/testenv"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
@@ -563,7 +564,7 @@ func TestIdleDatagramQPOfPausedPriority(t *testing.T) {
 
 // With a window, telemetry and losses nothing is allocated once things run.
 func TestControlAllocs(t *testing.T) {
-	if raceEnabled {
+	if testenv.Allocates {
 		t.Skip("allocations are not counted under -race")
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -589,7 +590,7 @@ func TestControlAllocs(t *testing.T) {
 	exchange()
 	least := uint64(1 << 62)
 	for range 3 {
-		least = min(least, mallocs(exchange))
+		least = min(least, testenv.Mallocs(exchange))
 	}
 	require.Zero(t, least)
 	require.NotZero(t, s.flows[0].lost[congestion.LossNAK])

@@ -3,9 +3,6 @@ package softnic_test
 import (
 	"net/netip"
 	"path/filepath"
-	"runtime"
-	"runtime/debug"
-	"slices"
 	"testing"
 	"time"
 
@@ -16,21 +13,6 @@ import (
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/softnic"
 )
-
-// raceEnabled is set under the race detector, which allocates.
-var raceEnabled = func() bool {
-	info, _ := debug.ReadBuildInfo()
-	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
-}()
-
-// mallocs counts the allocations of f. testing.AllocsPerRun rounds down.
-func mallocs(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.Mallocs - before.Mallocs
-}
 
 // readPcap returns the frames of a capture in fuzz/captures, or of a file.
 func readPcap(t testing.TB, name string) (frames [][]byte) {

@@ -14,6 +14,7 @@ import (
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/crc"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/internal/testenv"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
@@ -205,7 +206,7 @@ func TestStorm(t *testing.T) {
 	switch {
 	case *long:
 		n *= 10
-	case testing.Short() || raceEnabled:
+	case testing.Short() || testenv.Allocates:
 		n = 50_000
 	}
 	v := newVictim(t)
@@ -235,7 +236,7 @@ func TestStorm(t *testing.T) {
 		}
 	}
 	run(1000)
-	got := mallocs(func() { run(n) })
+	got := testenv.Mallocs(func() { run(n) })
 	v.check()
 	t.Logf("delivered %d, answered %d, not RoCE %d, malformed %d, bad ICRC %d, wrong address %d, no QP %d; %d frames sent; %d allocations",
 		results[softnic.Delivered], results[softnic.Answered], results[softnic.NotRoCE], results[softnic.Malformed],
@@ -245,7 +246,7 @@ func TestStorm(t *testing.T) {
 			require.Greater(t, k, n/1000, "the storm is one-sided")
 		}
 	}
-	if !raceEnabled {
+	if !testenv.Allocates {
 		// The table of hardware addresses may grow to its bound, and the runtime has
 		// its own.
 		require.Less(t, got, uint64(100))

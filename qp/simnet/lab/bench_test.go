@@ -10,6 +10,7 @@ import (
 
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/internal/testenv"
 	"github.com/roce-go/roce/qp/simnet"
 	"github.com/roce-go/roce/qp/simnet/lab"
 )
@@ -30,7 +31,7 @@ func webSearch(t testing.TB, hosts, threads int, until time.Duration) (*lab.Fabr
 func BenchmarkThreads(b *testing.B) {
 	for _, threads := range []int{1, 2, 4} {
 		b.Run(fmt.Sprint(threads), func(b *testing.B) {
-			hops, cpu, balance := uint64(0), cpuTime(), 0.0
+			hops, cpu, balance := uint64(0), testenv.CPUTime(), 0.0
 			for b.Loop() {
 				f, list := webSearch(b, 256, threads, time.Millisecond)
 				_, err := lab.Play{Conn: simnet.ConnConfig{DSCP: 26}, Limit: 2 * time.Millisecond}.Run(f.Network, list)
@@ -40,7 +41,7 @@ func BenchmarkThreads(b *testing.B) {
 			}
 			b.ReportMetric(balance, "balance")
 			b.ReportMetric(float64(hops)/b.Elapsed().Seconds(), "hops/s")
-			b.ReportMetric(float64(cpuTime()-cpu)/float64(hops), "cpu-ns/hop")
+			b.ReportMetric(float64(testenv.CPUTime()-cpu)/float64(hops), "cpu-ns/hop")
 		})
 	}
 }
@@ -69,10 +70,10 @@ func BenchmarkHosts(b *testing.B) {
 						run = func() error { return f.Run(2 * span) }
 					}
 					runtime.GC()
-					at, cpu := f.Hops(), cpuTime()
+					at, cpu := f.Hops(), testenv.CPUTime()
 					require.NoError(b, run())
 					hops += f.Hops() - at
-					took += cpuTime() - cpu
+					took += testenv.CPUTime() - cpu
 				}
 				b.ReportMetric(float64(took)/float64(hops), "cpu-ns/hop")
 				b.ReportMetric(float64(hops)/took.Seconds(), "hops/cpu-s")

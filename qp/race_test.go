@@ -1,5 +1,0 @@
-//go:build race || invariants
-
-package qp_test
-
-func init() { raceEnabled = true }

@@ -1,7 +1,0 @@
-//go:build !unix
-
-package simnet_test
-
-import "time"
-
-func cpuTime() time.Duration { return 0 }
