@@ -84,6 +84,12 @@ func (e *engine) cmControl(now time.Time, c *C.struct_rv_cmd) C.int {
 			return C.EINVAL
 		}
 	}
+	attr := connAttr(p, e)
+	if p.qp == nil {
+		if pr = e.qps[uint32(p.qpn)]; pr != nil { // the program made it, with rights of its choice
+			attr.Access = pr.q.Attr().Access
+		}
+	}
 	id := uint64(p.id)
 	var err error
 	switch c.op {
@@ -97,11 +103,11 @@ func (e *engine) cmControl(now time.Time, c *C.struct_rv_cmd) C.int {
 		to := netip.AddrFrom16(*(*[16]byte)(unsafe.Pointer(&p.remote))).Unmap()
 		x := &call{id: id, sidr: c.op == C.RV_CM_SIDR}
 		if x.sidr {
-			x.c, err = e.port.ResolveSIDR(now, to, service(p), connAttr(p, e))
+			x.c, err = e.port.ResolveSIDR(now, to, service(p), attr)
 		} else if pr == nil {
 			return C.EINVAL
 		} else {
-			x.c, err = e.port.Connect(now, pr.q, to, service(p), connAttr(p, e))
+			x.c, err = e.port.Connect(now, pr.q, to, service(p), attr)
 		}
 		if err == nil {
 			p.call, s.events[id] = C.uint32_t(s.add(x)), p.events
@@ -117,7 +123,7 @@ func (e *engine) cmControl(now time.Time, c *C.struct_rv_cmd) C.int {
 		} else if pr == nil {
 			return C.EINVAL
 		} else {
-			err = e.port.Accept(now, known.c, pr.q, connAttr(p, e))
+			err = e.port.Accept(now, known.c, pr.q, attr)
 		}
 	case C.RV_CM_REJECT:
 		if known == nil {

@@ -94,10 +94,12 @@ func (e *engine) run() {
 				e.port.Tick(now)
 				busy = true
 			}
+			news := busy
 			if !e.port.Idle() {
 				busy = e.send(now) || busy
+				news = true // what the port sends to itself is not on the wire
 			}
-			if busy {
+			if news {
 				e.complete(now)
 				e.events(now)
 			}

@@ -397,7 +397,7 @@ func abuse(t *testing.T) string {
 	t.Helper()
 	need(t, "cc")
 	program := filepath.Join(t.TempDir(), "abuse")
-	out, err := exec.Command("cc", "-O1", "-Wall", "-o", program, "testdata/abuse.c", "-libverbs", "-lpthread").CombinedOutput()
+	out, err := exec.Command("cc", "-O1", "-Wall", "-o", program, "testdata/abuse.c", "-lrdmacm", "-libverbs", "-lpthread").CombinedOutput()
 	require.NoError(t, err, string(out))
 	return program
 }
@@ -405,7 +405,7 @@ func abuse(t *testing.T) string {
 // Misuse, and what befalls a program: testdata/abuse.c.
 func TestAbuse(t *testing.T) {
 	program := abuse(t)
-	for _, name := range []string{"unmapped", "destroyed", "deregistered", "overrun", "forks", "signals", "threads", "killed", "full", "loaded"} {
+	for _, name := range []string{"unmapped", "destroyed", "deregistered", "overrun", "forks", "signals", "threads", "killed", "full", "loaded", "external"} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
@@ -421,6 +421,90 @@ func TestAbuse(t *testing.T) {
 			require.Equal(t, name == "full", strings.Contains(string(out), "no space left"), string(out))
 		})
 	}
+}
+
+// reasons say why tests of a suite do not pass.
+type reasons []struct {
+	kind string // skip or fail
+	re   *regexp.Regexp
+}
+
+// readReasons reads a file of lines "KIND  REGEXP  ; WHY".
+func readReasons(t *testing.T, file string) (all reasons) {
+	t.Helper()
+	page, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(page)) {
+		kind, rest, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		if kind != "skip" && kind != "fail" {
+			continue
+		}
+		re, why, ok := strings.Cut(rest, "  ; ")
+		require.True(t, ok && why != "", line)
+		all = append(all, struct {
+			kind string
+			re   *regexp.Regexp
+		}{kind, regexp.MustCompile(re)})
+	}
+	return all
+}
+
+func (all reasons) explain(kind, text string) bool {
+	for _, r := range all {
+		if r.kind == kind && r.re.MatchString(text) {
+			return true
+		}
+	}
+	return false
+}
+
+// rdmaUnitLeast is how many tests of rdma-unit-test pass at least.
+const rdmaUnitLeast = 450
+
+// The unit tests of rdma-unit-test, each in a process of its own: none crashes or hangs.
+// What does not pass stands with its reason in testdata/rdma-unit-test.txt.
+func TestRdmaUnitTest(t *testing.T) {
+	program := os.Getenv("ROCE_RDMA_UNIT_TEST")
+	if program == "" {
+		t.Skip("set ROCE_RDMA_UNIT_TEST to its program: see README.md")
+	}
+	list, err := exec.Command(program, "--gtest_list_tests").Output()
+	require.NoError(t, err)
+	known := readReasons(t, "testdata/rdma-unit-test.txt")
+	suite, ran, passed, skipped := "", 0, 0, 0
+	for line := range strings.Lines(string(list)) {
+		line, _, _ = strings.Cut(strings.TrimRight(line, "\n"), "  #")
+		if !strings.HasPrefix(line, " ") {
+			suite = strings.TrimSpace(line)
+			continue
+		}
+		name := suite + strings.TrimSpace(line)
+		ran++
+		ctx, cancel := context.WithTimeout(t.Context(), 2*limit)
+		out, err := command(ctx, "127.0.0.7", nil, program, "--ipv4_only", "--gtest_filter="+name).CombinedOutput()
+		hung := ctx.Err() != nil
+		cancel()
+		text, kind := string(out), "fail"
+		switch {
+		case hung:
+			t.Errorf("%s hangs\n%s", name, text)
+			continue
+		case err != nil && !strings.Contains(text, "[  FAILED  ] "+name):
+			t.Errorf("%s crashes: %v\n%s", name, err, text)
+			continue
+		case strings.Contains(text, "[  SKIPPED ] "+name):
+			skipped++
+			kind = "skip"
+		case err == nil && strings.Contains(text, "[       OK ] "+name):
+			passed++
+			continue
+		}
+		if !known.explain(kind, name) {
+			t.Errorf("no reason for the %s of %s\n%s", kind, name, text)
+		}
+	}
+	t.Logf("%d of %d pass, %d are skipped", passed, ran, skipped)
+	require.GreaterOrEqual(t, passed, rdmaUnitLeast)
 }
 
 // pyverbsLeast is how many tests of pyverbs pass at least.
@@ -439,22 +523,7 @@ func TestPyverbs(t *testing.T) {
 	dir := t.TempDir()
 	out, err := exec.Command("sh", "-c", "cp -r "+tests+" "+dir+" && cd "+dir+"/tests && gunzip -f *.gz").CombinedOutput()
 	require.NoError(t, err, string(out))
-	type reason struct {
-		skip bool
-		re   *regexp.Regexp
-	}
-	var reasons []reason
-	page, err := os.ReadFile("testdata/pyverbs.txt")
-	require.NoError(t, err)
-	for line := range strings.Lines(string(page)) {
-		kind, rest, _ := strings.Cut(strings.TrimSpace(line), "  ")
-		if kind != "skip" && kind != "fail" {
-			continue
-		}
-		re, why, ok := strings.Cut(rest, "  ; ")
-		require.True(t, ok && why != "", line)
-		reasons = append(reasons, reason{kind == "skip", regexp.MustCompile(re)})
-	}
+	known := readReasons(t, "testdata/pyverbs.txt")
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	abs, err := filepath.Abs("run")
@@ -471,17 +540,12 @@ func TestPyverbs(t *testing.T) {
 			passed++
 			continue
 		}
-		skip, text := strings.HasPrefix(how, "skipped"), how
-		if skip {
+		kind, text := "fail", name
+		if strings.HasPrefix(how, "skipped") {
 			skipped++
-		} else {
-			text = name
+			kind, text = "skip", how
 		}
-		explained := false
-		for _, r := range reasons {
-			explained = explained || r.skip == skip && r.re.MatchString(text)
-		}
-		if !explained {
+		if !known.explain(kind, text) {
 			t.Errorf("no reason for %s: %s", name, how)
 		}
 	}

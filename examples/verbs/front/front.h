@@ -132,6 +132,7 @@ struct rv_qp {
 	struct rv_wqe *cur;
 	uint32_t async_got, groups;
 	int with_ex;
+	int adopted; /* the connection manager takes it to RTR and RTS */
 };
 
 struct rv_srq {

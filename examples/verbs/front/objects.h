@@ -146,8 +146,10 @@ struct rv_id {
 	uint64_t handle;
 	uint32_t call; /* of the engine, 0 for none */
 	int sync;      /* the channel is its own, and calls wait for their events */
-	int bound, listening;
+	int bound, listening, active;
 	uint8_t tos, ack_timeout;
+	uint32_t peer_qpn; /* of the connection, with what it may do */
+	uint8_t resources, depth, retry, rnr;
 	struct ibv_qp_init_attr init; /* of the QPs of a rdma_create_ep listener */
 	int has_init;
 	struct ibv_sa_path_rec path;
@@ -161,6 +163,7 @@ struct rv_id {
 struct ibv_context *rv_cm_device(void); /* rdmacm.c: opened, or NULL and errno */
 int rv_cm_gid(const struct sockaddr *a, uint8_t gid[16]);
 int rv_cm_post(struct rv_id *x, struct rv_cm_event *e); /* an event of the front's own */
+int rv_cm_adopts(const struct ibv_qp_attr *a);		/* rdmacm_ep.c */
 int rv_cm_complete(struct rv_id *x);			/* waits, where x is synchronous */
 
 #endif

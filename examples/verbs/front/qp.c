@@ -119,6 +119,13 @@ PUBLIC int ibv_modify_qp(struct ibv_qp *ibqp, struct ibv_qp_attr *a, int mask)
 	struct rv_qp *qp = (void *)ibqp;
 	struct rv_cmd c = {.op = RV_MODIFY_QP, .obj = qp, .attr = a, .mask = mask};
 	int err = WRONG_QP(qp);
+	if (!err && mask & IBV_QP_STATE) {
+		qp->adopted = (a->qp_state == IBV_QPS_RTR && rv_cm_adopts(a)) || (a->qp_state == IBV_QPS_RTS && qp->adopted);
+		if (qp->adopted) {
+			ibqp->state = a->qp_state;
+			return 0;
+		}
+	}
 	if (!err)
 		err = rv_command(&c);
 	if (err)

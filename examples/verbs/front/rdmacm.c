@@ -297,7 +297,8 @@ PUBLIC int rdma_connect(struct rdma_cm_id *id, struct rdma_conn_param *c)
 {
 	struct rv_id *x = ID(id);
 	struct rv_cm_param p;
-	NEED(x->magic != ALIVE || !id->verbs ? EINVAL : !id->qp && id->qp_type != IBV_QPT_UD ? EOPNOTSUPP : 0);
+	NEED(x->magic != ALIVE || !id->verbs ? EINVAL : 0);
+	x->active = 1;
 	param_of(x, &p, c);
 	NEED(call(x, id->qp_type == IBV_QPT_UD ? RV_CM_SIDR : RV_CM_CONNECT, &p));
 	return rv_cm_complete(x);
@@ -307,7 +308,7 @@ PUBLIC int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *c)
 {
 	struct rv_id *x = ID(id);
 	struct rv_cm_param p;
-	NEED(x->magic != ALIVE || !x->call ? EINVAL : !id->qp && id->qp_type != IBV_QPT_UD ? EOPNOTSUPP : 0);
+	NEED(x->magic != ALIVE || !x->call ? EINVAL : 0);
 	param_of(x, &p, c);
 	NEED(call(x, RV_CM_ACCEPT, &p));
 	return id->qp_type == IBV_QPT_UD ? 0 : rv_cm_complete(x);
@@ -329,9 +330,7 @@ PUBLIC int rdma_disconnect(struct rdma_cm_id *id)
 	NEED(call(ID(id), RV_CM_DISCONNECT, &p));
 	return rv_cm_complete(ID(id));
 }
-PUBLIC int rdma_establish(struct rdma_cm_id *id) { return FAILED(EOPNOTSUPP); }
 PUBLIC int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event) { return 0; }
-PUBLIC int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *a, int *mask) { return FAILED(EOPNOTSUPP); }
 
 PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 {
@@ -410,8 +409,14 @@ PUBLIC int rdma_get_cm_event(struct rdma_event_channel *ch, struct rdma_cm_event
 			if (v->ev.status)
 				v->ev.event = RDMA_CM_EVENT_MULTICAST_ERROR;
 		}
+		if (e.event == RDMA_CM_EVENT_CONNECT_REQUEST || (e.event == RDMA_CM_EVENT_ESTABLISHED && x->active)) {
+			x->peer_qpn = e.qpn;
+			x->resources = e.resources, x->depth = e.depth, x->retry = e.retry, x->rnr = e.rnr;
+		}
 		if (x->id.qp && e.event == RDMA_CM_EVENT_ESTABLISHED)
 			x->id.qp->state = IBV_QPS_RTS;
+		else if (e.event == RDMA_CM_EVENT_ESTABLISHED && x->active && !e.is_ud)
+			v->ev.event = RDMA_CM_EVENT_CONNECT_RESPONSE; /* the program has the QP, and says rdma_establish */
 		pthread_mutex_lock(&x->lock);
 		x->got++;
 		pthread_mutex_unlock(&x->lock);

@@ -122,6 +122,85 @@ PUBLIC void rdma_destroy_srq(struct rdma_cm_id *id)
 	id->srq = NULL;
 }
 
+/* Queue pairs that the program made by itself: it asks for their attributes, and modifies
+ * them. The connection manager knows its peer's, and takes such a QP to RTR and RTS itself,
+ * when the connection is established; what the program does is taken as done. It is known
+ * again by the numbers that it was given. */
+
+static struct offer {
+	uint32_t qpn, psn;
+} offers[256];
+static pthread_mutex_t offers_lock = PTHREAD_MUTEX_INITIALIZER;
+
+PUBLIC int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *a, int *mask)
+{
+	struct rv_id *x = ID(id);
+	static uint32_t turn;
+	int ud = id->qp_type == IBV_QPT_UD;
+	NEED(x->magic != ALIVE || !id->verbs ? EINVAL : 0);
+	enum ibv_qp_state to = a->qp_state;
+	if (!ud && to != IBV_QPS_INIT && !x->peer_qpn)
+		return FAILED(EINVAL); /* there is no peer yet */
+	*a = (struct ibv_qp_attr){.qp_state = to};
+	*mask = IBV_QP_STATE;
+	switch (to) {
+	case IBV_QPS_INIT:
+		a->port_num = 1;
+		a->qkey = RDMA_UDP_QKEY;
+		a->qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+		*mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | (ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
+		return 0;
+	case IBV_QPS_RTR:
+		if (ud)
+			return 0;
+		a->ah_attr.is_global = a->ah_attr.port_num = 1;
+		a->ah_attr.grh.hop_limit = 64;
+		a->ah_attr.grh.traffic_class = x->tos;
+		rv_cm_gid(&id->route.addr.dst_addr, a->ah_attr.grh.dgid.raw);
+		a->path_mtu = IBV_MTU_1024;
+		a->dest_qp_num = x->peer_qpn;
+		a->max_dest_rd_atomic = x->resources;
+		a->min_rnr_timer = 12;
+		*mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+		pthread_mutex_lock(&offers_lock);
+		a->rq_psn = (++turn * 2654435761u) >> 8;
+		offers[turn % 256] = (struct offer){a->dest_qp_num, a->rq_psn};
+		pthread_mutex_unlock(&offers_lock);
+		return 0;
+	case IBV_QPS_RTS:
+		*mask |= IBV_QP_SQ_PSN;
+		if (ud)
+			return 0;
+		a->timeout = 14;
+		a->retry_cnt = x->retry;
+		a->rnr_retry = x->rnr;
+		a->max_rd_atomic = x->depth;
+		*mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+		return 0;
+	default:
+		return FAILED(EINVAL);
+	}
+}
+
+int rv_cm_adopts(const struct ibv_qp_attr *a)
+{
+	int yes = 0;
+	pthread_mutex_lock(&offers_lock);
+	for (unsigned i = 0; i < sizeof offers / sizeof *offers && !yes; i++)
+		if (a->dest_qp_num && offers[i].qpn == a->dest_qp_num && offers[i].psn == a->rq_psn) {
+			offers[i] = (struct offer){0};
+			yes = 1;
+		}
+	pthread_mutex_unlock(&offers_lock);
+	return yes;
+}
+
+PUBLIC int rdma_establish(struct rdma_cm_id *id)
+{
+	NEED(ID(id)->magic != ALIVE || id->qp || !ID(id)->active || !ID(id)->peer_qpn ? EINVAL : 0);
+	return 0; /* the RTU was sent when the REP came */
+}
+
 /* Multicast groups. */
 
 /* group_of returns the GID that stands for a group's address in RoCE v2. */

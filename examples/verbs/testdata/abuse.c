@@ -1,10 +1,12 @@
 /* A program that misuses verbs, or is misused: each case by name. It ends with 0 when the
  * errors were those that verbs have, and says what was wrong otherwise. */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <rdma/rdma_cma.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -304,6 +306,74 @@ static void loaded(void)
 	CHECK(!dlvsym(lib, "ibv_no_such_function", "IBVERBS_1.1"));
 }
 
+/* Connections of queue pairs that the program made by itself, to its own address. No
+ * misuse. */
+static struct rdma_cm_id *expect(struct rdma_event_channel *ch, enum rdma_cm_event_type want)
+{
+	struct rdma_cm_event *e;
+	CHECK(!rdma_get_cm_event(ch, &e));
+	if (e->event != want)
+		fprintf(stderr, "%s, not %s\n", rdma_event_str(e->event), rdma_event_str(want));
+	CHECK(e->event == want && !e->status);
+	struct rdma_cm_id *id = e->id;
+	rdma_ack_cm_event(e);
+	return id;
+}
+
+static void step(struct rdma_cm_id *id, struct ibv_qp *q, enum ibv_qp_state to)
+{
+	struct ibv_qp_attr t = {.qp_state = to};
+	int mask;
+	CHECK(!rdma_init_qp_attr(id, &t, &mask));
+	CHECK(!ibv_modify_qp(q, &t, mask));
+}
+
+static void external(void)
+{
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	struct rdma_cm_id *l, *c, *s;
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(7471)};
+	CHECK(1 == inet_pton(AF_INET, getenv("ROCE_ADDR"), &at.sin_addr));
+	open_all(64);
+	CHECK(!rdma_create_id(ch, &l, NULL, RDMA_PS_TCP) && !rdma_bind_addr(l, (void *)&at) && !rdma_listen(l, 1));
+	CHECK(!rdma_create_id(ch, &c, NULL, RDMA_PS_TCP) && !rdma_resolve_addr(c, NULL, (void *)&at, 1000));
+	expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!rdma_resolve_route(c, 1000));
+	expect(ch, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	struct ibv_qp *q = make_qp(4), *r = make_qp(4);
+	struct rdma_conn_param p = {.qp_num = q->qp_num, .responder_resources = 1, .initiator_depth = 1, .retry_count = 3, .rnr_retry_count = 7};
+	struct ibv_qp_attr t = {.qp_state = IBV_QPS_RTR};
+	int mask;
+	CHECK(rdma_init_qp_attr(c, &t, &mask) && errno == EINVAL); /* no peer yet */
+	step(c, q, IBV_QPS_INIT);
+	CHECK(!rdma_connect(c, &p));
+	s = expect(ch, RDMA_CM_EVENT_CONNECT_REQUEST);
+	for (int i = IBV_QPS_INIT; i <= IBV_QPS_RTS; i++)
+		step(s, r, i);
+	struct ibv_sge g = {(uintptr_t)buf + 100, 100, mr->lkey};
+	struct ibv_recv_wr rw = {.wr_id = 2, .sg_list = &g, .num_sge = 1}, *rbad;
+	CHECK(!ibv_post_recv(r, &rw, &rbad));
+	p.qp_num = r->qp_num;
+	CHECK(!rdma_accept(s, &p));
+	expect(ch, RDMA_CM_EVENT_CONNECT_RESPONSE);
+	step(c, q, IBV_QPS_RTR);
+	step(c, q, IBV_QPS_RTS);
+	CHECK(!rdma_establish(c));
+	expect(ch, RDMA_CM_EVENT_ESTABLISHED);
+	strcpy(buf, "hello");
+	CHECK(!write_at(q, (uintptr_t)buf, 0, 6, IBV_WR_SEND));
+	struct ibv_wc wc;
+	for (int done = 0; done < 2;)
+		if (ibv_poll_cq(cq, 1, &wc)) {
+			CHECK(wc.status == IBV_WC_SUCCESS);
+			done++;
+		}
+	CHECK(!strcmp(buf + 100, "hello"));
+	CHECK(!rdma_disconnect(c));
+	expect(ch, RDMA_CM_EVENT_DISCONNECTED);
+	expect(ch, RDMA_CM_EVENT_DISCONNECTED);
+}
+
 /* Rates, as the library converts them. No misuse. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 static void rates(void)
@@ -373,7 +443,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*f)(void);
 	} cases[] = {{"unmapped", unmapped}, {"destroyed", destroyed}, {"deregistered", deregistered}, {"overrun", overrun}, {"forks", forks},
-		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"loaded", loaded}, {"rates", rates}, {"cost", cost}};
+		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"loaded", loaded}, {"rates", rates}, {"external", external}, {"cost", cost}};
 	alarm(40);
 	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
 		if (argc == 2 && !strcmp(argv[1], cases[i].name)) {
