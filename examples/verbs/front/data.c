@@ -173,6 +173,7 @@ int rv_put_inline(struct rv_queue *q, struct rv_wqe *w, const void *p, size_t n)
 
 int rv_put_bind(struct rv_wqe *w, struct ibv_mw *mw, uint32_t rkey, const struct ibv_mw_bind_info *b)
 {
+	rkey = (mw->rkey & ~0xffu) | (rkey & 0xff); /* the low byte is the program's */
 	w->rkey = mw->rkey;
 	w->imm = rkey;
 	w->remote_addr = b->addr;
