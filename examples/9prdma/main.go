@@ -13,12 +13,15 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/hugelgupf/p9/p9"
 
 	"github.com/roce-go/roce/examples/internal/wire"
+	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/endpoint"
 )
 
@@ -49,8 +52,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	fs.Usage = func() { fmt.Fprint(fs.Output(), usage); fs.PrintDefaults() }
 	var w wire.Flags
 	w.Register(fs)
+	srv := &server{patience: 10 * time.Second}
 	root := fs.String("root", "", "`folder` to serve")
-	msize := fs.Int("msize", 1<<20, "longest message in `bytes`, 4096 to 1048576; hosts that mount with more get so many")
+	fs.IntVar(&srv.most, "conns", 16, "most `mounts` at once, 1 to 1000; each has 32 messages of -msize bytes of memory")
+	fs.IntVar(&srv.msize, "msize", 1<<20, "longest message in `bytes`, 4096 to 1048576; hosts that mount with more get so many")
 	limit := fs.Duration("for", 0, "`time` to serve; 0: until interrupted")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -59,6 +64,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	info, err := os.Stat(*root)
+	if err != nil {
+		err = fmt.Errorf("-root: %w", err)
+	}
 	switch {
 	case fs.NArg() != 0:
 		err = errors.New("there are no arguments beside the options; see -h")
@@ -66,8 +74,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = errors.New("-root: name a folder")
 	case err == nil && !info.IsDir():
 		err = fmt.Errorf("-root: %s is no folder", *root)
-	case *msize < 4096 || *msize > 1<<20:
-		err = fmt.Errorf("-msize %d: want 4096 to %d", *msize, 1<<20)
+	case srv.msize < 4096 || srv.msize > 1<<20:
+		err = fmt.Errorf("-msize %d: want 4096 to %d", srv.msize, 1<<20)
+	case srv.most < 1 || srv.most > 1000:
+		err = fmt.Errorf("-conns %d: want 1 to 1000", srv.most)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "9prdma:", err)
@@ -84,7 +94,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		syscall.Umask(0) // hosts say what permissions a new file has
 		fmt.Fprintf(stdout, "9prdma: %s at %v port %d\n", *root, ep.Addrs(), port)
-		err = errors.Join(serve(ctx, ep, *root, *msize, w.Window()), closing())
+		srv.window = w.Window()
+		err = errors.Join(srv.serve(ctx, ep, *root), closing())
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "9prdma:", err)
@@ -93,16 +104,29 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
+// server is what all connections share.
+type server struct {
+	most, msize, window int           // connections, bytes of a message, packets
+	patience            time.Duration // how often a client is looked after
+	conns               atomic.Int64
+}
+
 // serve takes connections until the context ends.
-func serve(ctx context.Context, ep *endpoint.Endpoint, root string, msize, window int) error {
+func (srv *server) serve(ctx context.Context, ep *endpoint.Endpoint, root string) error {
 	folder, err := os.OpenRoot(root)
 	if err != nil {
 		return err
 	}
 	defer folder.Close()
-	server := p9.NewServer(tree{folder})
-	// Each side has 32 requests outstanding, and posts their responses ahead.
-	l, err := ep.Listen(ctx, fmt.Sprintf(":%d", port), &endpoint.ListenConfig{ConnConfig: endpoint.ConnConfig{RecvDepth: 32, RecvSize: msize, Window: window}})
+	files := p9.NewServer(tree{folder})
+	// Each side has requests outstanding, and posts their responses ahead.
+	l, err := ep.Listen(ctx, fmt.Sprintf(":%d", port), &endpoint.ListenConfig{ConnConfig: endpoint.ConnConfig{RecvDepth: requests, RecvSize: srv.msize, Window: srv.window},
+		Backlog: srv.most, Decide: func(*endpoint.Request) error {
+			if srv.conns.Load() >= int64(srv.most) {
+				return &endpoint.RejectedError{Reason: cm.ReasonNoResources}
+			}
+			return nil
+		}})
 	if err != nil {
 		return err
 	}
@@ -117,14 +141,34 @@ func serve(ctx context.Context, ep *endpoint.Endpoint, root string, msize, windo
 			}
 			return err
 		}
+		srv.conns.Add(1)
 		all.Add(1)
 		go func() {
-			defer all.Done()
-			s := &stream{ctx: ctx, conn: c, buf: make([]byte, msize)}
-			_ = server.Handle(s, s)
+			defer func() { srv.conns.Add(-1); all.Done() }()
+			go srv.lookAfter(c)
+			s := &stream{ctx: ctx, conn: c, buf: make([]byte, srv.msize), asked: make(chan struct{}, requests)}
+			_ = files.Handle(s, s)
 		}()
 	}
 }
+
+// lookAfter finds out that a client is gone though it said nothing: now and then there is
+// an empty WRITE, which a client that is there acknowledges.
+func (srv *server) lookAfter(c *endpoint.Conn) {
+	tick := time.NewTicker(srv.patience)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.Done():
+			return
+		case <-tick.C:
+			_ = c.Post(qp.SendWR{Op: qp.OpWrite}, nil)
+		}
+	}
+}
+
+// requests is how many a client may have outstanding.
+const requests = 32
 
 // stream is the bytes of a connection, whose messages are one 9P message each.
 type stream struct {
@@ -133,11 +177,21 @@ type stream struct {
 	buf  []byte
 	in   []byte // received and not read
 	out  []byte // written, not a whole message yet
+	// asked has an element for each request without a response, at a server: a client
+	// that sends more is not heard.
+	asked chan struct{}
 }
 
 // Read reads from the message received last, or the next.
 func (s *stream) Read(b []byte) (int, error) {
 	for len(s.in) == 0 {
+		if s.asked != nil {
+			select {
+			case s.asked <- struct{}{}:
+			case <-s.conn.Done():
+				return 0, io.EOF
+			}
+		}
 		n, err := s.conn.Recv(s.ctx, s.buf)
 		if err != nil {
 			return 0, err
@@ -167,7 +221,11 @@ func (s *stream) Write(b []byte) (int, error) {
 		ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
 		err := s.conn.Send(ctx, s.out[:n])
 		cancel()
+		if s.asked != nil {
+			<-s.asked
+		}
 		if err != nil {
+			s.conn.Close()
 			return 0, err
 		}
 		s.out = append(s.out[:0], s.out[n:]...)

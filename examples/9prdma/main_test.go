@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/examples/internal/wire"
+	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/endpoint"
 )
@@ -36,7 +39,8 @@ func serving(t *testing.T, root, faults string) p9.File {
 	t.Cleanup(func() { server.Close() })
 	serving, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- serve(serving, server, root, 65536, 64) }()
+	srv := newServer()
+	go func() { done <- srv.serve(serving, server, root) }()
 	t.Cleanup(func() { stop(); require.NoError(t, <-done) })
 	var conn *endpoint.Conn
 	require.Eventually(t, func() bool { // it may not listen yet
@@ -53,6 +57,60 @@ func serving(t *testing.T, root, faults string) p9.File {
 	at, err := c.Attach("")
 	require.NoError(t, err)
 	return at
+}
+
+func newServer() *server {
+	return &server{most: 3, msize: 65536, window: 64, patience: 100 * time.Millisecond}
+}
+
+// Clients that vanish leave nothing, one too many is refused, and one that asks and asks
+// and takes no response has no more than its 32 requests under way.
+func TestClients(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var cut atomic.Bool
+	times := cm.Config{PacketLifetime: 13, AckDelay: 9, ResponseTimeout: 16}
+	a, b := endpoint.Pair()
+	client, err := endpoint.Config{CM: times, Filter: func(_ bool, f []byte) [][]byte {
+		if cut.Load() {
+			return nil
+		}
+		return [][]byte{f}
+	}}.Open(a)
+	require.NoError(t, err)
+	defer client.Close()
+	ep, err := endpoint.Config{CM: times}.Open(b)
+	require.NoError(t, err)
+	defer ep.Close()
+	srv := newServer()
+	serving, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- srv.serve(serving, ep, t.TempDir()) }()
+	dial := func() (*endpoint.Conn, error) {
+		return client.Dial(ctx, fmt.Sprintf("%v:%d", ep.Addrs()[0], port), &endpoint.ConnConfig{RecvDepth: 1, RecvSize: 65536, SendDepth: 2000})
+	}
+	var conn *endpoint.Conn
+	require.Eventually(t, func() bool { conn, err = dial(); return err == nil }, 20*time.Second, 10*time.Millisecond)
+	_, err = dial()
+	require.NoError(t, err)
+	_, err = dial()
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return srv.conns.Load() == 3 }, 10*time.Second, time.Millisecond)
+	_, err = dial()
+	require.ErrorContains(t, err, "no resources")
+	before := runtime.NumGoroutine()
+	for i := range 1000 { // Tversion, with tags
+		msg := []byte("\x15\x00\x00\x00\x64\xff\xff\x00\x00\x10\x00\x08\x009P2000.L")
+		msg[5], msg[6] = byte(i), byte(i>>8)
+		require.NoError(t, conn.Post(qp.SendWR{Op: qp.OpSend, Local: msg}, nil))
+	}
+	time.Sleep(300 * time.Millisecond)
+	require.Less(t, runtime.NumGoroutine()-before, 2*requests)
+	require.EqualValues(t, 3, srv.conns.Load(), "all are there")
+	cut.Store(true)
+	require.Eventually(t, func() bool { return srv.conns.Load() == 0 }, 30*time.Second, 10*time.Millisecond)
+	stop()
+	require.NoError(t, <-done)
 }
 
 // walk returns the node of names.
@@ -220,7 +278,7 @@ func TestUsage(t *testing.T) {
 	var errs bytes.Buffer
 	require.Zero(t, run([]string{"-h"}, io.Discard, &errs))
 	require.Contains(t, errs.String(), "trans=rdma")
-	for _, args := range [][]string{{}, {"-root", "/no such"}, {"-root", ".", "x"}, {"-root", ".", "-msize", "1"}, {"-root", "main.go"}} {
+	for _, args := range [][]string{{}, {"-root", "/no such"}, {"-root", ".", "x"}, {"-root", ".", "-msize", "1"}, {"-root", ".", "-conns", "0"}, {"-root", "main.go"}} {
 		require.Equal(t, 2, run(args, io.Discard, io.Discard), args)
 	}
 }

@@ -50,6 +50,7 @@ func TestProgram(t *testing.T) {
 	var errs bytes.Buffer
 	require.Equal(t, 1, run([]string{"-segment", a + "," + b, "-to", "192.0.2.2", "-nqn", "nqn.none"}, io.Discard, &errs))
 	require.Contains(t, errs.String(), "connect: invalid parameters")
+	require.Contains(t, errs.String(), "there is no such subsystem")
 	errs.Reset()
 	require.Equal(t, 1, run([]string{"-segment", a + "," + b, "-to", "192.0.2.2:99"}, io.Discard, &errs))
 	require.Contains(t, errs.String(), "nobody listens there")

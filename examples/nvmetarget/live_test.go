@@ -298,13 +298,22 @@ func (l *lab) restart(t *testing.T) {
 // make the driver's queue pairs fail: the host reconnects, does its commands again, and
 // the data are right.
 func (l *lab) recovery(t *testing.T) {
+	// The driver says why, when asked.
+	l.sh(t, "[ -e /sys/kernel/debug/dynamic_debug ] || mount -t debugfs none /sys/kernel/debug; "+
+		"for f in rxe_reg_fast_mr rxe_invalidate_mr; do echo func $f +p >/sys/kernel/debug/dynamic_debug/control; done")
 	l.start(t, "recovery", "-size", "32M", "-faults", "loss=1,duplicate=1,reorder=1", "-v")
 	l.connect(t, ip4)
 	l.fio(t, "random", "--size=1m --rw=randrw --iodepth=16 --bssplit=512/40:4k/40:64k/20")
 	l.sh(t, "nvme disconnect -n %s", liveNQN)
 	l.stop(t, syscall.SIGINT)
 	out := l.sh(t, "dmesg -c")
-	t.Logf("%d reconnections", strings.Count(out, "Successfully reconnected"))
+	again := regexp.MustCompile(`(rxe_reg_fast_mr: .*not free|rxe_invalidate_mr: .*)`).FindAllString(out, -1)
+	t.Logf("%d reconnections; rdma_rxe refused %d local operations: %q", strings.Count(out, "Successfully reconnected"), len(again), again)
+	for _, line := range strings.Split(out, "\n") {
+		if regexp.MustCompile(`rxe0|nvme nvme0`).MatchString(line) {
+			t.Log(line)
+		}
+	}
 	require.NotRegexp(t, `BUG:|WARNING:|Call Trace|I/O error`, out)
 }
 

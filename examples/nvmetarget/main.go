@@ -71,7 +71,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.depth, "depth", 128, "most `entries` of an I/O queue, 2 to 1024")
 	fs.IntVar(&o.inline, "inline", 8192, "`bytes` of data that a command may carry, a multiple of 16, 0 to 16384")
 	fs.IntVar(&o.maxData, "maxdata", 1<<20, "most `bytes` of a read or write: 8192 to 1048576, a power of two")
-	fs.IntVar(&o.conns, "conns", 256, "most queues of all hosts together, 1 to 4000")
+	fs.IntVar(&o.conns, "conns", 256, "most `queues` of all hosts together, 1 to 4000")
 	fs.StringVar(&o.picture, "svg", "", "`file` for a picture of commands, data and latency over time")
 	fs.DurationVar(&o.dur, "for", 0, "`time` to serve; 0: until interrupted")
 	fs.BoolVar(&o.verbose, "v", false, "say which hosts come and go, and what is refused")

@@ -348,10 +348,30 @@ func dialQueue(ctx context.Context, ep *endpoint.Endpoint, address string, cfg *
 	r, err := q.do(ctx, "connect", c, data.AppendTo(nil), true)
 	if err != nil {
 		conn.Close()
+		var refused *Error
+		if errors.As(err, &refused) && refused.Status.Is(ConnectInvalidParam) {
+			err = fmt.Errorf("%w: %s", err, wrongParameter(uint32(r.Result)))
+		}
 		return nil, err
 	}
 	q.cntlid = uint16(r.Result)
 	return q, nil
+}
+
+// wrongParameter says which parameter of Connect a controller refused: its offset in the
+// command, or with bit 16 in the data (Base 3.3).
+func wrongParameter(v uint32) string {
+	switch v {
+	case 1<<16 | 256:
+		return "there is no such subsystem"
+	case 1<<16 | 512:
+		return "the host's name"
+	case 1<<16 | 16:
+		return "the controller's identifier"
+	case 44:
+		return "the queue's size"
+	}
+	return fmt.Sprintf("parameter %#x", v)
 }
 
 // receive hands responses to those who wait for them, until the connection is over.
