@@ -62,7 +62,7 @@ func TestCommand(t *testing.T) {
 		require.ErrorIs(t, got.Decode(b[:63]), ErrShort)
 		require.Equal(t, c.want, got, "left alone")
 	}
-	require.EqualValues(t, 0x1234567800000009, (&Command{CDW10: [6]uint32{9, 0x12345678}}).Cdw(10))
+	require.Equal(t, uint64(0x1234567800000009), (&Command{CDW10: [6]uint32{9, 0x12345678}}).Cdw(10))
 }
 
 func TestConnectRequest(t *testing.T) {
@@ -160,7 +160,7 @@ func TestResponseToNoCommand(t *testing.T) {
 	require.NoError(t, err)
 	defer l.Close()
 	at := netip.AddrPortFrom(ctrl.Addrs()[0], Port).String()
-	for _, cids := range [][]uint16{{0, 0}, {0, 1}, {0, 0xffff}} {
+	for _, cids := range [][]uint16{{0, 0}, {0, 9}, {0, 0xffff}} {
 		go func() {
 			c, err := l.Accept(ctx)
 			if err != nil {
