@@ -54,7 +54,7 @@ func (s *exScenario) stories() *exLog {
 			maxRd = e.maxRd
 		}
 		if s.typ == qp.RC {
-			extra += fmt.Sprintf(" timeout=%d retry_cnt=%d min_rnr_timer=1 max_rd_atomic=%d max_dest_rd_atomic=2", e.timeout, e.retryCnt, maxRd)
+			extra += fmt.Sprintf(" timeout=%d retry_cnt=%d rnr_retry=%d min_rnr_timer=1 max_rd_atomic=%d max_dest_rd_atomic=2", e.timeout, e.retryCnt, e.rnr(), maxRd)
 		}
 		if !s.silent {
 			extra += " signal_all"
@@ -85,7 +85,7 @@ func (st *exStory) reconnect(now int64, s *exScenario, i int, first psn.PSN) {
 	e := s.ends[i]
 	st.line(now, "modify state=INIT pkey=0xffff access=write,read,atomic")
 	st.line(now, "modify state=RTR ah=0 path_mtu=%d dest_qp_num=%d rq_psn=%d max_dest_rd_atomic=2 min_rnr_timer=1", exMTU, 2-i, first)
-	st.line(now, "modify state=RTS sq_psn=%d timeout=%d retry_cnt=%d rnr_retry=7 max_rd_atomic=2", first, e.timeout, e.retryCnt)
+	st.line(now, "modify state=RTS sq_psn=%d timeout=%d retry_cnt=%d rnr_retry=%d max_rd_atomic=2", first, e.timeout, e.retryCnt, e.rnr())
 }
 
 // packet names a packet and the fields that it has.
@@ -94,6 +94,9 @@ func (st *exStory) packet(p *bth.Packet, in bool) string {
 	s := fmt.Sprintf("%s %d", name, p.PSN)
 	if p.AckReq {
 		s += " ackreq"
+	}
+	if p.PKey != 0xffff {
+		s += fmt.Sprintf(" pkey=%#x", p.PKey)
 	}
 	ext := p.Opcode.Ext()
 	if ext&(bth.HasRETH|bth.HasAtomicETH) != 0 {

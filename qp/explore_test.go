@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -67,12 +68,31 @@ var exScenarios = []exScenario{
 	{name: "forged", ops: [2][]exOp{{exWrite, exRead}}, faults: exFaults{forge: 2, drop: 1}},
 	{name: "forged, of every kind", ops: [2][]exOp{{exWrite, exReadLong, exFetchAdd}}, forge: true, fails: true, faults: exFaults{forge: 1, drop: 1}},
 	{name: "forged, with a receive missing", ops: [2][]exOp{{exSend, exSendLong}, {exWriteImm}}, recvs: [2]int{1, 1}, forge: true, fails: true, faults: exFaults{forge: 2}},
+	{name: "no receives, and RNR retries with an end", ops: [2][]exOp{{exSend, exWriteImm, exRead}}, fails: true,
+		ends: exEnds(func(e *exEnd) { e.rnrRetry = 2 }), faults: exFaults{drop: 1, duplicate: 1, early: 1}},
+	{name: "forged requests", ops: [2][]exOp{{exWrite, exSend, exFetchAdd}}, recvs: [2]int{0, 1}, asks: true, faults: exFaults{forge: 2, drop: 1}},
+	{name: "forged requests, with a receive missing", ops: [2][]exOp{{exSendLong, exWriteLong}, {exWrite}}, asks: true, faults: exFaults{forge: 2, early: 1}},
 	{name: "the peer reads for ever", ops: [2][]exOp{{exWrite, exWriteImm}, {exReadLong, exReadLong}}, recvs: [2]int{0, 1}, busy: true},
 	{name: "selective repeat", ops: [2][]exOp{{exWriteLong, exSend, exWrite}}, recvs: [2]int{0, 1}, selective: qp.Selective{Packets: 8}, faults: exFaults{drop: 2, duplicate: 1}},
 	{name: "selective repeat, overtaken", ops: [2][]exOp{{exWriteLong, exWrite, exWrite}}, selective: qp.Selective{Packets: 4, Reorder: 1}, faults: exFaults{drop: 1, swap: 1, early: 1}},
 	{name: "selective repeat, READs and ATOMICs", ops: [2][]exOp{{exReadLong, exWrite, exFetchAdd}}, selective: qp.Selective{Packets: 8}, faults: exFaults{drop: 2, duplicate: 1}},
 	{name: "selective repeat, no receives", ops: [2][]exOp{{exSendLong, exWrite}}, selective: qp.Selective{Packets: 8}, faults: exFaults{drop: 1, duplicate: 1, early: 1}},
 	{name: "UC", typ: qp.UC, ops: [2][]exOp{{exSendLong, exSend, exWriteImm, exSendLong}}, recvs: [2]int{0, 2}, faults: exFaults{drop: 3}},
+}
+
+// exPairs are all pairs of kinds of message, with a loss and a copy.
+func exPairs() (out []exScenario) {
+	names := []string{"SEND", "long SEND", "WRITE", "long WRITE", "WRITE with immediate", "READ", "long READ", "ATOMIC"}
+	for i, a := range names {
+		for j, b := range names {
+			s := exScenario{name: a + " then " + b, ops: [2][]exOp{{exOp(i), exOp(j)}}, recvs: [2]int{0, 1}, faults: exFaults{drop: 1, duplicate: 1}}
+			if (i+j)%2 == 0 { // and against each other
+				s.name, s.ops, s.recvs = a+" against "+b, [2][]exOp{{exOp(i)}, {exOp(j)}}, [2]int{1, 0}
+			}
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 func (s *exScenario) model() *explore.Model[exWorld] {
@@ -96,7 +116,9 @@ const exSteps = 400
 // finish lets everything happen that can, without faults, one packet of each end a
 // round, and checks that both halves of both QPs come to an end (rules EE-1, EE-3).
 func (s *exScenario) finish(w *exWorld) error {
+	used := s.used(w)
 	w.left = exFaults{}
+	w.used += used - s.used(w)
 	for range exSteps {
 		busy := false
 		for _, m := range []explore.Move{exPost, exPostRecv, exDeliver, exEmit} {
@@ -198,6 +220,9 @@ func (s *exScenario) ended(w *exWorld) error {
 		if n.draining && !n.drained && !n.broken {
 			return fmt.Errorf("RQ-14: end %d: never drained", e)
 		}
+		if err := s.resent(w); err != nil {
+			return err
+		}
 		took := 0
 		for _, op := range s.ops[1-e] {
 			if op.receives() {
@@ -237,14 +262,18 @@ func TestExplore(t *testing.T) {
 	t.Cleanup(func() {
 		t.Logf("%d states, %.0f a second", all.Load(), float64(all.Load())/time.Since(begin).Seconds())
 	})
-	for i := range exScenarios {
-		s := exScenarios[i]
+	scenarios := slices.Concat(exScenarios, exPairs())
+	for i := range scenarios {
+		s := scenarios[i]
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			m := s.model()
 			limit := limit
 			if s.selective.Packets != 0 {
 				limit /= 4 // its states are large
+			}
+			if i >= len(exScenarios) {
+				limit /= 20 // there are many
 			}
 			r, err := explore.Run(m, limit)
 			all.Add(int64(r.States))
@@ -326,7 +355,7 @@ var exFaultTable = []exFault{
 		"./cm", "TestExploreMachines$/connect$"},
 	{"a REQ that comes twice is another call", "cm/receive.go", []string{"if c := m.findRemote(r.LocalCAGUID, r.LocalCommID); c != nil {", "if c := m.findRemote(r.LocalCAGUID, r.LocalCommID); false {"},
 		"./cm", "TestExploreMachines$/connect$"},
-	{"a REJ is dropped while an event is to be polled", "cm/receive.go", []string{"\tto := Idle\n", "\tif m.busy(c) {\n\t\treturn\n\t}\n\tto := Idle\n"},
+	{"a REJ is dropped while an event is to be polled", "cm/receive.go", []string{"\tto := Idle\n", "\tif c.mail.pending != 0 {\n\t\treturn\n\t}\n\tto := Idle\n"},
 		"./cm", "TestExploreMachines$/owners_that_poll_late$"},
 	{"a DREQ is dropped while an event is to be polled", "cm/receive.go", []string{"	case RepSent, MRARepReceived, Established:\n\t\tm.stop(c)", "	case RepSent, MRARepReceived, Established:\n\t\tif c.mail.pending != 0 {\n\t\t\treturn\n\t\t}\n\t\tm.stop(c)"},
 		"./cm", "TestExploreMachines$/owners_that_poll_late,_and_loss$"},

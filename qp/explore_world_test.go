@@ -62,6 +62,7 @@ type exScenario struct {
 	kill   bool // a move takes an end to Error
 	reset  bool // a move takes an end to Reset and, with other PSNs, to RTS
 	forge  bool // responses of every kind are forged for end 0, also good ones
+	asks   bool // requests are forged for end 1, at PSNs that it does not expect
 	silent bool // only the last request of an end is signaled
 	late   bool // completions are polled by moves
 	fails  bool // retries may run out
@@ -74,8 +75,16 @@ type exScenario struct {
 // exEnd is what an end is set to.
 type exEnd struct {
 	timeout, retryCnt uint8
+	rnrRetry          uint8 // 0: without end
 	window, maxRd     int
 	credits           bool
+}
+
+func (e *exEnd) rnr() uint8 {
+	if e.rnrRetry == 0 {
+		return 7
+	}
+	return e.rnrRetry
 }
 
 // exFaults is how often each fault may happen.
@@ -132,6 +141,7 @@ type exWorld struct {
 	nodes [2]exNode
 	wire  [2]exDirection // wire[i] is from node i
 	left  exFaults
+	used  int  // Ignored: faults, once the link has no more
 	mixed bool // packets of another connection are, or may be, on their way
 	fake  bool // end 0 took a forged response
 }
@@ -140,7 +150,7 @@ func exClassify(t reflect.Type, field string) explore.Kind {
 	switch {
 	case t.Name() == "Counters", t.Name() == "Clock", t.Name() == "Outgoing":
 		return explore.Ignored
-	case t.Name() == "exWorld" && field == "now", t.Name() == "exNode" && (field == "progress" || field == "timeouts" || field == "lost"):
+	case t.Name() == "exWorld" && (field == "now" || field == "used"), t.Name() == "exNode" && (field == "progress" || field == "timeouts" || field == "lost"):
 		return explore.Ignored
 	}
 	if f, ok := t.FieldByName(field); ok && f.Type.Kind() == reflect.Int64 && field != "timeout" {
@@ -169,15 +179,18 @@ const (
 	exSetAttr
 	exKill
 	exReset
+	exAsk // with what in the bits from 8 on
 )
 
 var exMoveNames = [...]string{"emit", "deliver", "drop", "duplicate", "swap", "post", "recv", "poll", "tick", "drain",
-	"forged ACK", "forged NAK", "forged RNR NAK", "forged", "resume", "attributes of", "error at", "reset"}
+	"forged ACK", "forged NAK", "forged RNR NAK", "forged", "resume", "attributes of", "error at", "reset", "forged request"}
 
 func exMoveName(m explore.Move) string {
 	s := fmt.Sprintf("%s %d", exMoveNames[m&0xff>>1], m&1)
-	if m>>8 != 0 {
+	if m&0xfe == exForge {
 		s += fmt.Sprintf(" kind %d, PSN %d of %d", m>>8/exForgePSNs, m>>8%exForgePSNs, exForgePSNs)
+	} else if m>>8 != 0 {
+		s += fmt.Sprintf(" kind %d", m>>8)
 	}
 	return s
 }
@@ -273,7 +286,7 @@ func (s *exScenario) connect(w *exWorld, i int) {
 	n.broken, n.draining, n.drained, n.quiet, n.waiting, n.progress = false, false, false, false, false, 0
 	a := qp.Attr{PKey: 0xffff, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic, PathMTU: exMTU,
 		DestQPN: uint32(2 - i), RQPSN: n.first(), SQPSN: n.first(), MaxDestRdAtomic: 2, MaxRdAtomic: maxRd,
-		MinRNRTimer: 1, Timeout: e.timeout, RetryCnt: e.retryCnt, RNRRetry: 7}
+		MinRNRTimer: 1, Timeout: e.timeout, RetryCnt: e.retryCnt, RNRRetry: e.rnr()}
 	exConnect(exTime(w.now), n.q, s.typ, &a)
 }
 
@@ -351,6 +364,11 @@ func (s *exScenario) moves(w *exWorld, to []explore.Move) []explore.Move {
 		}
 		if w.left.forge > 0 && !n.broken {
 			switch {
+			case s.asks && i == 1:
+				for k := range explore.Move(exAskKinds) {
+					to = append(to, exAsk|k<<8|e)
+				}
+			case s.asks:
 			case !s.forge:
 				to = append(to, exForgeAck|e, exForgeNak|e, exForgeRNR|e)
 			case i == 0:
@@ -479,6 +497,8 @@ func (s *exScenario) apply(w *exWorld, m explore.Move) error {
 		}
 	case exForge:
 		return s.forged(w, i, int(m>>8))
+	case exAsk:
+		return s.asked(w, i, int(m>>8))
 	case exForgeAck, exForgeNak, exForgeRNR:
 		w.left.forge--
 		n.quiet = false
@@ -594,6 +614,101 @@ func (s *exScenario) forged(w *exWorld, i, what int) error {
 	}
 	w.fake = w.fake || v != qp.Unsent && v != qp.Reserved
 	return s.after(w)
+}
+
+// Forged requests: WRITE, SEND, READ and ATOMIC at a PSN that was executed, with other
+// data than it had; the middle of a message there; a WRITE behind a gap; and one of
+// another partition at the PSN that is expected.
+const exAskKinds = 7
+
+// asked hands a request to end i that its peer never sent. Nothing of it may be executed
+// (rules RS-02, RS-03, RS-20, RS-22), as the memory and the messages show.
+func (s *exScenario) asked(w *exWorld, i, what int) error {
+	w.left.forge--
+	n := &w.nodes[i]
+	n.quiet = false
+	var buf [exMTU]byte
+	exFill(buf[:4], exUsed-1, 0)
+	p := bth.Packet{}
+	p.DestQP, p.PKey, p.AckReq = n.q.Num(), 0xffff, true
+	executed := int(n.q.Executed())
+	at := executed - 1
+	op := []bth.Operation{bth.WriteOnly, bth.SendOnly, bth.ReadRequest, bth.FetchAdd, bth.WriteMiddle, bth.WriteOnly, bth.WriteOnly}[what]
+	switch what {
+	case 5:
+		at = executed + 2
+	case 6:
+		at, p.PKey = executed, 0x1234
+	}
+	p.Opcode, p.PSN = bth.RC.Opcode(op), n.first().Add(at)
+	p.RETH.VA, p.RETH.RKey, p.RETH.DMALen = exRegion+exWriteOff, n.key, 4
+	p.AtomicETH.VA, p.AtomicETH.RKey, p.AtomicETH.SwapAdd = exRegion+exWordOff, n.key, 100
+	switch op {
+	case bth.WriteMiddle:
+		p.SetPayload(buf[:])
+	case bth.WriteOnly, bth.SendOnly:
+		p.SetPayload(buf[:4])
+	case bth.ReadRequest:
+		p.RETH.VA = exRegion + exReadOff
+	}
+	v := n.q.HandlePacket(exTime(w.now), &p, nil)
+	if s.log != nil {
+		s.log[i].in(w.now, &p, v)
+	}
+	want := qp.Duplicate
+	switch what {
+	case 5:
+		want = qp.OutOfSequence
+	case 6:
+		want = qp.Invalid
+	}
+	if v != want {
+		return fmt.Errorf("end %d: a forged %v at PSN %v, %d executed, is %v, want %v", i, p.Opcode, p.PSN, executed, v, want)
+	}
+	if now := int(n.q.Executed()); now != executed {
+		return fmt.Errorf("RS-23: end %d: a forged %v at PSN %v moves the expected PSN by %d", i, p.Opcode, p.PSN, now-executed)
+	}
+	return s.after(w)
+}
+
+// gaveUp checks that a request that failed did so for a reason (rules RQ-28, RQ-32,
+// RQ-33): retries are exhausted by more faults than there are retries, those of RNR
+// NAKs where they have an end, and others are flushed behind one that failed.
+func (s *exScenario) gaveUp(w *exWorld, i int, c *qp.Completion) error {
+	n, e := &w.nodes[i], &s.ends[i]
+	if s.forge || s.kill || s.reset {
+		return nil // the peer, or nobody, may end it for other reasons
+	}
+	switch {
+	case c.Status == qp.WRFlushErr && n.broken:
+	case c.Status == qp.RNRRetryExcErr && !n.broken && e.rnr() != 7 && n.q.Counters().RNRNakReceived > uint64(e.rnr()):
+	case c.Status == qp.RetryExcErr && !n.broken && s.used(w) > int(e.retryCnt):
+	default:
+		return fmt.Errorf("RQ-32: end %d: request %d ends with %v after %d faults of the link, broken before: %t", i, c.ID, c.Status, s.used(w), n.broken)
+	}
+	return nil
+}
+
+// used returns how many faults there were.
+func (s *exScenario) used(w *exWorld) int {
+	f := s.faults
+	return w.used + int(f.drop+f.duplicate+f.swap+f.early+f.forge+f.modify) -
+		int(w.left.drop+w.left.duplicate+w.left.swap+w.left.early+w.left.forge+w.left.modify)
+}
+
+// resent checks that what is sent again is bounded by what went wrong: each fault, each
+// RNR NAK and each request of a peer that asks again has at most all PSNs sent again.
+func (s *exScenario) resent(w *exWorld) error {
+	if s.busy || s.reset || s.kill || s.linux {
+		return nil
+	}
+	for i := range w.nodes {
+		k := w.nodes[i].q.Counters()
+		if most := exPSNs * (uint64(s.used(w)) + k.RNRNakReceived); k.Retransmitted > most {
+			return fmt.Errorf("RQ-34: end %d: %d packets are sent again after %d faults and %d RNR NAKs", i, k.Retransmitted, s.used(w), k.RNRNakReceived)
+		}
+	}
+	return nil
 }
 
 // tick lets time pass up to the first deadline.
@@ -820,7 +935,7 @@ func (s *exScenario) deliver(w *exWorld, i int, p *exPacket) error {
 			}
 		}
 	}
-	if v == qp.Refused && !w.fake || v == qp.Invalid || v == qp.WrongSide || v == qp.Reserved || v == qp.Unsent && !w.mixed {
+	if v == qp.Refused && !w.fake || v == qp.Invalid || v == qp.WrongSide || v == qp.Reserved || v == qp.Unsent && !w.mixed && !s.asks {
 		return fmt.Errorf("end %d: a packet that the other end sent is %v", i, v)
 	}
 	return nil
@@ -855,6 +970,9 @@ func (s *exScenario) poll(w *exWorld, i, most int) error {
 		if c.Status != qp.Success {
 			if !s.fails {
 				return fmt.Errorf("end %d: request %d ends with %v", i, k, c.Status)
+			}
+			if err := s.gaveUp(w, i, &c); err != nil {
+				return err
 			}
 			n.broken = true
 			exFill(w.mem[i].data[k][:], exUsed, 0)
