@@ -56,6 +56,9 @@ func picture(scenario string, runs []*experiment, o *options) []byte {
 			slowdownChart(es, "99th percentile", func(b *lab.Bin) float64 { return b.P99 }))
 		most := max(p.Charts[0].YMax, p.Charts[1].YMax)
 		p.Charts[0].YMax, p.Charts[1].YMax = most, most
+		for i := range p.Charts[1].Series { // one legend, where there is room for it
+			p.Charts[1].Series[i].Name = ""
+		}
 	default:
 		p.Charts = curves(es, o)
 	}

@@ -91,6 +91,7 @@ type eventQueue struct {
 
 	fills, filled int     // slots and their events, since shift was reviewed
 	moving        []event // of reshape
+	early         []event // of order
 }
 
 const (
@@ -99,7 +100,7 @@ const (
 	mostShift  = 10 // so that no more than a microsecond is sorted at once
 	manyInSlot = 5
 	manyAhead  = 12 // where what a slot's events look at is read ahead
-	sortSlot   = 24 // from so many on a slot is sorted by more than insertion
+	manyRuns   = 8  // in a full slot: it is sorted otherwise
 	fullSlot   = 64
 )
 
@@ -233,36 +234,65 @@ func (q *eventQueue) take(slot uint64) {
 	if k == 0 {
 		return
 	}
-	cur, first, last := q.cur, k, k
-	for ; k != 0; k = q.nodes[k].next {
-		// Those that were pushed last, and so tend to be the latest, come first here as
-		// in cur.
+	cur, first := q.cur, k
+	for {
 		n := &q.nodes[k]
-		last = k
 		cur = append(cur, n.ev)
-		i := len(cur) - 1
-		if i > sortSlot {
-			continue
+		if n.next == 0 {
+			n.next = q.free
+			break
 		}
-		for i > 0 && cur[i-1].before(&n.ev) {
-			cur[i] = cur[i-1]
-			i--
-		}
-		cur[i] = n.ev
+		k = n.next
 	}
-	q.nodes[last].next, q.free, q.heads[slot] = q.free, first, 0
+	q.free, q.heads[slot] = first, 0
 	if q.used[slot/64] &^= 1 << (slot % 64); q.used[slot/64] == 0 {
 		q.words &^= 1 << (slot / 64)
 	}
 	q.near -= len(cur)
-	if q.cur = cur; len(cur) > sortSlot {
-		slices.SortFunc(cur, func(a, b event) int {
-			if b.before(&a) {
-				return -1
+	q.cur = cur
+	q.order(cur)
+}
+
+// order sorts the events of a slot, the first last. They come as they were pushed, those
+// pushed last first: mostly a few runs that are in order already, which it merges.
+func (q *eventQueue) order(c []event) {
+	n := inOrder(c)
+	for runs := 1; n < len(c); runs++ {
+		if runs == manyRuns && len(c) > fullSlot {
+			slices.SortFunc(c, func(a, b event) int {
+				if b.before(&a) {
+					return -1
+				}
+				return 1
+			})
+			return
+		}
+		m, at := n+inOrder(c[n:]), n
+		for at > 0 && c[at-1].before(&c[n]) {
+			at--
+		}
+		early := append(q.early[:0], c[at:n]...)
+		q.early = early
+		for k := at; len(early) != 0; k++ {
+			if n < m && early[0].before(&c[n]) {
+				c[k] = c[n]
+				n++
+			} else {
+				c[k] = early[0]
+				early = early[1:]
 			}
-			return 1
-		})
+		}
+		n = m
 	}
+}
+
+// inOrder returns how many events from the first on are in order, the latest first.
+func inOrder(c []event) int {
+	i := 1
+	for i < len(c) && c[i].before(&c[i-1]) {
+		i++
+	}
+	return i
 }
 
 // review makes slots longer or shorter where they have few or many events.

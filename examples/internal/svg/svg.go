@@ -227,66 +227,116 @@ func (s *Series) draw(b *bytes.Buffer, col string, x, y *scale) {
 	}
 }
 
-// legend lists the named series where the lines leave most room, and the words of levels
-// all of it.
-func (c *Chart) legend(b *bytes.Buffer, x, y *scale) {
-	longest, n := 0, 0
+// cell is the grid that a chart's room for the legend is looked for on, in pixels.
+const cell = 6
+
+// room counts what is drawn in each cell of a chart. After sum each has the counts of all
+// above it and to its left.
+type room struct {
+	cols, rows int
+	n          []int
+}
+
+func (r *room) add(px, py float64, weight int) {
+	px, py = (px-left)/cell, (py-top)/cell
+	if px >= 0 && py >= 0 && px < float64(r.cols) && py < float64(r.rows) {
+		r.n[(int(py)+1)*(r.cols+1)+int(px)+1] += weight
+	}
+}
+
+func (r *room) sum() {
+	w := r.cols + 1
+	for i := w; i < len(r.n); i++ {
+		if i%w != 0 {
+			r.n[i] += r.n[i-1] + r.n[i-w] - r.n[i-w-1]
+		}
+	}
+}
+
+// hits returns what is drawn in w x h cells.
+func (r *room) hits(cx, cy, w, h int) int {
+	at := func(x, y int) int { return r.n[y*(r.cols+1)+x] }
+	return at(cx+w, cy+h) - at(cx, cy+h) - at(cx+w, cy) + at(cx, cy)
+}
+
+// occupied fills in what the chart draws: points weigh more than lines, and the words of
+// levels most.
+func (c *Chart) occupied(x, y *scale) *room {
+	r := &room{cols: int(x.size) / cell, rows: int(-y.size) / cell}
+	r.n = make([]int, (r.cols+1)*(r.rows+1))
 	for _, s := range c.Series {
+		for i := range s.X {
+			px, py := x.at(s.X[i]), y.at(s.Y[i])
+			if r.add(px, py, 1); s.Dots {
+				r.add(px, py, 20)
+			}
+			if i == 0 {
+				continue
+			}
+			fx, fy := x.at(s.X[i-1]), y.at(s.Y[i-1])
+			steps := min(math.Ceil(max(math.Abs(px-fx), math.Abs(py-fy))/cell), 1000)
+			for k := 1.0; k < steps; k++ {
+				r.add(fx+(px-fx)*k/steps, fy+(py-fy)*k/steps, 1)
+			}
+		}
+	}
+	for _, l := range c.Lines {
+		py := y.at(l.Y)
+		words := left + x.size - 4 - 6.5*float64(len([]rune(l.Text))) // where they begin, to the right edge
+		for px := float64(left); px < left+x.size; px += cell {
+			if r.add(px, py, 1); px > words-cell {
+				r.add(px, py, 1000)
+				r.add(px, py-10, 1000)
+			}
+		}
+	}
+	r.sum()
+	return r
+}
+
+// legend lists the named series, in one column or more, where the lines leave most room,
+// and the words of levels all of it.
+func (c *Chart) legend(b *bytes.Buffer, x, y *scale) {
+	var named []int
+	longest := 0
+	for i, s := range c.Series {
 		if s.Name != "" {
-			n++
+			named = append(named, i)
 			longest = max(longest, len([]rune(s.Name)))
 		}
 	}
-	if n == 0 {
+	if len(named) == 0 {
 		return
 	}
-	lw, lh := 46+6.5*float64(longest), float64(n*legendLine+10)
-	bestX, bestY, best := 0.0, 0.0, math.Inf(1)
-	for _, lx := range []float64{left + x.size - lw - 6, left + 8, left + (x.size-lw)/2, left + (x.size-lw)*3/4, left + (x.size-lw)/4} {
-		for _, ly := range []float64{top + 4, y.from - lh - 8, top + (-y.size-lh)/2, top + (-y.size-lh)/4, top + (-y.size-lh)*3/4} {
-			hits := 0.0
-			for _, s := range c.Series {
-				for i := 1; i < len(s.X); i++ {
-					// Along the line, not at its ends alone.
-					for k := range 8 {
-						t := float64(k) / 8
-						px := x.at(s.X[i-1])*(1-t) + x.at(s.X[i])*t
-						py := y.at(s.Y[i-1])*(1-t) + y.at(s.Y[i])*t
-						if px > lx-4 && px < lx+lw+4 && py > ly-4 && py < ly+lh+4 {
-							hits++
-						}
-					}
+	r := c.occupied(x, y)
+	each := 46 + 6.5*float64(longest)
+	bestX, bestY, bestCols, best := 0, 0, 1, math.MaxInt
+	for cols := 1; cols <= len(named); cols++ {
+		rows := (len(named) + cols - 1) / cols
+		w, h := int(each*float64(cols))/cell+2, (rows*legendLine+10)/cell+2
+		for cx := r.cols - w; cx >= 0; cx-- {
+			for cy := 0; cy <= r.rows-h; cy++ {
+				fx, fy := max(cx-1, 0), max(cy-1, 0) // with some room around it
+				around := r.hits(fx, fy, min(cx+w+1, r.cols)-fx, min(cy+h+1, r.rows)-fy)
+				if n := 10*r.hits(cx, cy, w, h) + around; n < best {
+					bestX, bestY, bestCols, best = cx, cy, cols, n
 				}
-			}
-			for _, l := range c.Lines {
-				py := y.at(l.Y)
-				words := left + x.size - 4 - 6.5*float64(len([]rune(l.Text))) // where they begin, to the right edge
-				switch {
-				case py > ly-2 && py < ly+lh+18 && lx+lw > words:
-					hits += 1000 // over the words of the line
-				case py > ly && py < ly+lh:
-					hits++
-				}
-			}
-			if hits < best {
-				bestX, bestY, best = lx, ly, hits
 			}
 		}
 	}
-	fmt.Fprintf(b, `<rect x="%s" y="%s" width="%s" height="%s" rx="3" fill="#fff" fill-opacity="0.85" stroke="#ddd"/>`+"\n", num(bestX), num(bestY), num(lw), num(lh))
-	row := bestY + 17
-	for i := range c.Series {
+	rows := (len(named) + bestCols - 1) / bestCols
+	fromX, fromY := float64(left+bestX*cell+cell/2), float64(top+bestY*cell+cell/2)
+	fmt.Fprintf(b, `<rect x="%s" y="%s" width="%s" height="%d" rx="3" fill="#fff" fill-opacity="0.85" stroke="#ddd"/>`+"\n",
+		num(fromX), num(fromY), num(each*float64(bestCols)), rows*legendLine+10)
+	for k, i := range named {
 		s := &c.Series[i]
-		if s.Name == "" {
-			continue
-		}
 		dash := ""
 		if s.Dash {
 			dash = ` stroke-dasharray="5 4"`
 		}
+		px, py := fromX+each*float64(k/rows), fromY+17+float64(k%rows*legendLine)
 		fmt.Fprintf(b, `<path d="M%s %sh24" stroke="%s" stroke-width="2"%s/><text x="%s" y="%s">%s</text>`+"\n",
-			num(bestX+7), num(row-4), colour(s, i), dash, num(bestX+37), num(row), escape(s.Name))
-		row += legendLine
+			num(px+7), num(py-4), colour(s, i), dash, num(px+37), num(py), escape(s.Name))
 	}
 }
 

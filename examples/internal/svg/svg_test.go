@@ -2,6 +2,7 @@ package svg
 
 import (
 	"encoding/xml"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -27,6 +28,30 @@ func TestWellFormed(t *testing.T) {
 	require.NotContains(t, string(b), "NaN")
 	require.NotContains(t, string(b), "Inf")
 	require.Equal(t, string(b), string(p.Render()))
+}
+
+// The legend covers no point, where a place without any is left: neither one alone, nor
+// one in each corner.
+func TestLegendCoversNothing(t *testing.T) {
+	for _, s := range []Series{
+		{Name: "one", X: []float64{9.9}, Y: []float64{9.9}, Dots: true},
+		{Name: "four", X: []float64{0.1, 9.9, 9.9, 0.1}, Y: []float64{0.1, 0.1, 9.9, 9.9}, Dots: true},
+	} {
+		c := Chart{XMin: 0, XMax: 10, YMin: 0, YMax: 10, Series: []Series{s}}
+		p := Picture{Charts: []Chart{c}}
+		var x, y, w, h float64
+		_, rest, _ := strings.Cut(string(p.Render()), `fill="none">`) // the lines
+		_, rest, _ = strings.Cut(rest, "</g>")
+		_, err := fmt.Sscanf(strings.TrimSpace(rest), `<rect x="%f" y="%f" width="%f" height="%f"`, &x, &y, &w, &h)
+		require.NoError(t, err)
+		sx, sy := c.bounds()
+		sx.from, sx.size = left, 640-left-right
+		sy.from, sy.size = 320-bottom, -(320 - top - bottom)
+		for i := range s.X {
+			px, py := sx.at(s.X[i]), sy.at(s.Y[i])
+			require.False(t, px > x && px < x+w && py > y && py < y+h, "%s: point %d at %.0f, %.0f under %.0f, %.0f, %.0f, %.0f", s.Name, i, px, py, x, y, w, h)
+		}
+	}
 }
 
 func TestTicks(t *testing.T) {
