@@ -147,7 +147,7 @@ func (w *Watcher) congestion(s *stream) {
 		w.report(s, CNPWithoutBECN, 0, 0, 0)
 	}
 	// Time stamps of a microsecond may be off by that much.
-	const grain = 1000
+	grain := max(1000, w.grain)
 	gap := w.now - s.lastCNP
 	if s.lastCNP != 0 && w.cfg.MinCNPGap > 0 && gap >= 0 && gap+grain < int64(w.cfg.MinCNPGap) && !w.still {
 		// All CNPs of a flow are the same. Without an identification, one that

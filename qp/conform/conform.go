@@ -139,6 +139,7 @@ type Watcher struct {
 	roce   uint64
 	begun  int64 // time of the first RoCE frame
 	still  bool  // all times are the same so far
+	grain  int64 // all times are multiples of it so far, in nanoseconds: a power of ten
 	now    int64 // of the frame at hand
 	wire   int
 	source uint32
@@ -149,9 +150,10 @@ type Watcher struct {
 	seen   Seen
 
 	sighted  sightings
-	repeat   int64 // how long ago the same was seen, -1: never
-	told     bool  // place or identification tell what is a copy
-	beside   bool  // w.f was captured at another place than where its flow is judged
+	gap      spacing // of all flows
+	repeat   int64   // how long ago the same was seen, -1: never
+	told     bool    // place or identification tell what is a copy
+	beside   bool    // w.f was captured at another place than where its flow is judged
 	unjudged [rules][reasons]uint64
 	others   map[frame.Protocol]uint64
 	slices   sliced
@@ -199,7 +201,7 @@ func New(cfg Config) (*Watcher, error) {
 		return nil, ErrConfig
 	}
 	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort, Tunnels: true, VXLANPorts: cfg.VXLANPorts, Sliced: true}, index: make(map[key]int32), oldest: -1, newest: -1,
-		sighted: newSightings(firstRing), still: true, seed: maphash.MakeSeed(),
+		sighted: newSightings(firstRing), still: true, grain: 1e9, seed: maphash.MakeSeed(),
 		others: make(map[frame.Protocol]uint64)}
 	w.seen.Flow = -1
 	return w, nil
@@ -270,6 +272,9 @@ func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLe
 		} else if w.now != w.begun {
 			w.still = false
 		}
+		for w.grain > 1 && w.now%w.grain != 0 {
+			w.grain /= 10
+		}
 		if w.cut(len(data), wireLen) {
 			w.packet()
 		}
@@ -320,9 +325,9 @@ func (w *Watcher) malformed(err error) {
 		// Extended headers are cut off: what the BTH says can be used.
 		s.ICRCUnchecked++
 		w.leave(ICRCBad, ReasonSnaplen, 1)
-		sum := w.identity()
-		set := w.sighted.setOf(sum)
-		w.single(s, sum, &set)
+		id := w.identity()
+		set := w.sighted.setOf(id.sum)
+		w.single(s, &id, &set)
 		return
 	}
 	s.Invalid++
@@ -356,8 +361,8 @@ func (w *Watcher) packet() {
 	w.seen.Response = op.Class() == bth.Response || op == bth.CNP
 	s.frame(w.now, w.wire)
 	w.repeat = -1
-	sum := w.identity()
-	set := w.sighted.setOf(sum)
+	id := w.identity()
+	set := w.sighted.setOf(id.sum)
 	switch w.f.CheckICRC() {
 	case frame.ICRCBad:
 		w.seen.Class = ClassInvalid
@@ -369,12 +374,12 @@ func (w *Watcher) packet() {
 		s.ICRCUnchecked++
 		w.leave(ICRCBad, ReasonSnaplen, 1)
 	}
-	w.single(s, sum, &set)
+	w.single(s, &id, &set)
 }
 
 // single judges the packet at hand, unless it is a copy of one that was.
-func (w *Watcher) single(s *stream, sum uint64, set *[setSize]place32) {
-	if o := w.fold(s, sum, set); o != nil {
+func (w *Watcher) single(s *stream, id *identity, set *[setSize]place32) {
+	if o := w.fold(s, id, set); o != nil {
 		w.copied(o)
 		return
 	}

@@ -17,15 +17,35 @@ import (
 // same place, an IPv4 identification that the sender varies tells copies, which
 // have the same, from retransmissions. Without, the exchange decides: see
 // repeated.
-type sighting struct {
-	sum   uint64 // 0: none
+type sighting struct { // half of a line of the processor's cache
+	sum   uint64 // this, icrc and ext are its identity; 0: none
 	at    int64
+	icrc  uint32
 	place uint32
 	flow  int32
-	frame uint32 // the low bits of its number
+	ext   uint16
 	hops  uint8
-	away  bool // not seen yet at the place where the flow is judged
-	twice bool // the copy at the distance of spacing came
+	flags sightFlags
+}
+
+type sightFlags uint8
+
+const (
+	isAway  sightFlags = 1 << iota // not seen yet at the place where the flow is judged
+	isTwice                        // the copy at the distance of spacing came
+)
+
+// identity is what stays the same of a packet from place to place. What a capture has
+// cut off, perhaps at one place only, is 0.
+type identity struct {
+	sum  uint64 // of addresses, IPv4 identification, BTH and length
+	icrc uint32 // stands for the payload, too
+	ext  uint16 // a sum of the extended headers
+}
+
+// may reports whether e may be a sighting of the packet that id is of.
+func (e *sighting) may(id *identity) bool {
+	return e.sum == id.sum && (e.icrc == id.icrc || e.icrc == 0 || id.icrc == 0) && (e.ext == id.ext || e.ext == 0 || id.ext == 0)
 }
 
 // sightings are the newest packets, in a ring: what is written in order waits for no
@@ -62,17 +82,18 @@ func (t *sightings) setOf(sum uint64) [setSize]place32 {
 	return t.index[int(sum>>8)&(len(t.index)-1)]
 }
 
-// find returns what was seen with sum, or nil; set is setOf(sum).
-func (t *sightings) find(sum uint64, set *[setSize]place32) *sighting {
-	tag := tagOf(sum)
+// find returns what was seen of id, and how many were put since, or nil; set is
+// setOf(id.sum).
+func (t *sightings) find(id *identity, set *[setSize]place32) (*sighting, int) {
+	tag := tagOf(id.sum)
 	for _, p := range set {
 		if p&^turnMask == tag {
-			if e := &t.ring[int(p)&(len(t.ring)-1)]; e.sum == sum {
-				return e
+			if e := &t.ring[int(p)&(len(t.ring)-1)]; e.may(id) {
+				return e, int((t.n - uint32(p)) & turnMask)
 			}
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 // next returns what makes room for the next.
@@ -106,7 +127,8 @@ func (t *sightings) grow() {
 	*t = newSightings(2 * len(old.ring))
 	for i := range old.ring {
 		if e := &old.ring[(int(old.n)+i)&(len(old.ring)-1)]; e.sum != 0 {
-			if set := old.setOf(e.sum); old.find(e.sum, &set) == e {
+			set := old.setOf(e.sum)
+			if newest, _ := old.find(&identity{e.sum, e.icrc, e.ext}, &set); newest == e {
 				t.put(*e)
 			}
 		}
@@ -117,18 +139,12 @@ func (t *sightings) grow() {
 // more than that at once are beyond the table anyway.
 const maxFold = int64(1e9)
 
-// identity is a number for all that stays the same of the packet at hand from
-// place to place. Where it was not cut short, the ICRC stands for all of it.
-func (w *Watcher) identity() uint64 {
+// identity returns that of the packet at hand.
+func (w *Watcher) identity() (id identity) {
 	f := &w.f
 	p := &f.Packet
 	h := uint64(p.Opcode)<<56 ^ uint64(p.DestQP)<<32 ^ uint64(p.PSN)
-	if !f.Truncated() && w.full {
-		h ^= uint64(p.ICRC) * 0x9e3779b97f4a7c15
-	} else {
-		h ^= (uint64(f.ID)<<48 ^ uint64(p.AETH.Syndrome)<<40 ^ uint64(p.AETH.MSN) ^ p.RETH.VA ^ uint64(p.RETH.DMALen)<<20 ^
-			p.AtomicETH.VA ^ uint64(f.TransportLen)<<8) * 0x9e3779b97f4a7c15
-	}
+	h ^= (uint64(f.ID)<<48 ^ uint64(f.TransportLen)<<8) * 0x9e3779b97f4a7c15
 	n := f.NetPacket
 	switch {
 	case f.Net == frame.IPv4 && len(n) >= 20:
@@ -138,7 +154,16 @@ func (w *Watcher) identity() uint64 {
 	}
 	h *= 0xd6e8feb86659fd93
 	h ^= h >> 32
-	return h | 1
+	id.sum = h | 1
+	if !w.full {
+		return id
+	}
+	x := (uint64(p.AETH.Syndrome)<<40 ^ uint64(p.AETH.MSN) ^ p.RETH.VA ^ uint64(p.RETH.DMALen)<<20 ^ p.AtomicETH.VA) * 0x9e3779b97f4a7c15
+	id.ext = uint16(x>>48) | 1
+	if !f.Truncated() {
+		id.icrc = p.ICRC
+	}
+	return id
 }
 
 // placeOf is a number for where the packet at hand was seen.
@@ -237,17 +262,17 @@ func (p *place) tells(f *frame.Frame) bool {
 	return f.Net == frame.IPv4 && !p.restarts && (p.varies || f.ID != 0 && p.same < 2)
 }
 
-// fold looks whether the packet at hand, of flow s, was seen before: sum is its
+// fold looks whether the packet at hand, of flow s, was seen before: id is its
 // identity, set where that is in the index. Where it is a
 // copy for sure it returns the flow of what it is a copy of, else nil. w.repeat is
 // then, or where it may be a copy, how long ago it was seen; -1 when it was not.
-func (w *Watcher) fold(s *stream, sum uint64, set *[setSize]place32) *stream {
+func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	w.repeat, w.told = -1, true
 	f := &w.f
 	p := &s.place
 	here := w.placeOf()
 	w.beside = p.known && here != p.id
-	e := w.sighted.find(sum, set)
+	e, late := w.sighted.find(id, set)
 	known := e != nil && w.now-e.at < maxFold && w.now-e.at > -maxFold
 	if !p.known {
 		p.known, p.id, p.hops = true, here, f.HopLimit
@@ -266,19 +291,19 @@ func (w *Watcher) fold(s *stream, sum uint64, set *[setSize]place32) *stream {
 		}
 		known = false
 	}
-	if known && (here != p.id || e.away) {
-		late := int(uint32(w.frames) - e.frame)
+	if known && (here != p.id || e.flags&isAway != 0) {
 		// Two places. The one nearest to the sender is where it is judged.
 		if here == p.id {
-			e.away = false
+			e.flags &^= isAway
 			e.place = here
 		} else if f.HopLimit > p.hops {
 			p.id, p.hops = here, f.HopLimit
-			e.away, e.place = false, here
+			e.flags &^= isAway
+			e.place = here
 		}
 		p.away = 0
 		w.repeat = max(0, w.now-e.at)
-		if late >= len(w.sighted.ring)/4 && w.now >= e.at {
+		if late >= len(w.sighted.ring)/8 && w.now >= e.at {
 			w.sighted.grow()
 		}
 		return s
@@ -290,8 +315,8 @@ func (w *Watcher) fold(s *stream, sum uint64, set *[setSize]place32) *stream {
 	w.told = false
 	if known {
 		w.repeat = max(0, w.now-e.at)
-		if p.gap.firm() && p.gap.near(w.repeat) && !e.twice {
-			e.twice = true // one more is a retransmission
+		if p.gap.firm() && p.gap.near(w.repeat) && e.flags&isTwice == 0 {
+			e.flags |= isTwice // one more is a retransmission
 			return s
 		}
 	}
@@ -321,7 +346,11 @@ func (w *Watcher) fold(s *stream, sum uint64, set *[setSize]place32) *stream {
 		}
 	}
 	p.gap.pass()
-	w.sighted.put(sighting{sum: sum, at: w.now, place: here, flow: s.id, frame: uint32(w.frames), hops: f.HopLimit, away: here != p.id})
+	now := sighting{sum: id.sum, icrc: id.icrc, ext: id.ext, at: w.now, place: here, flow: s.id, hops: f.HopLimit}
+	if here != p.id {
+		now.flags = isAway
+	}
+	w.sighted.put(now)
 	return nil
 }
 
@@ -339,6 +368,7 @@ func (w *Watcher) copied(s *stream) {
 	}
 	if !w.told {
 		s.place.gap.learn(w.repeat)
+		w.gap.learn(w.repeat)
 	}
 	p := &w.f.Packet
 	switch {

@@ -129,6 +129,14 @@ func (d *read) is(f readFlags) bool { return d.flags&f != 0 }
 // vague reports whether it is not known where d ends.
 func (d *read) vague() bool { return d.flags&(isOpen|isGuessed) != 0 }
 
+// most returns the PSN behind that of the last response, whatever the MTU is.
+func (d *read) most() uint64 {
+	if d.is(isKnown) {
+		return d.start + span(d.len, 256)
+	}
+	return d.start + restart
+}
+
 const (
 	maxReads  = 64
 	keepReads = 8
@@ -152,7 +160,7 @@ func (x *exchange) newest() *read { return &x.reads[len(x.reads)-1] }
 func (x *exchange) read(u uint64) *read {
 	for i := len(x.reads) - 1; i >= 0; i-- {
 		d := &x.reads[i]
-		if u >= d.start && (u < d.end || d.is(isOpen) && i == len(x.reads)-1) {
+		if u >= d.start && (u < d.end || d.is(isOpen) && i == len(x.reads)-1 && u < d.most()) {
 			return d
 		}
 	}

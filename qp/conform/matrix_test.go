@@ -2,6 +2,7 @@ package conform_test
 
 import (
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp/conform"
 )
@@ -301,3 +303,185 @@ func TestWays(t *testing.T) {
 
 // kinds takes what noNewBreach compares: the times differ here.
 func kinds(all []conform.Finding) []conform.Finding { return all }
+
+// composedRuns is how many captures TestComposed looks at.
+//
+//	go test ./qp/conform -run TestComposed -composed 20000
+var composedRuns = flag.Int("composed", 0, "captures of TestComposed; 0: 1500, or 150 with -short")
+
+// spoiler is a way in which a network or a capture may change what is seen of sound
+// devices.
+type spoiler struct {
+	name string
+	make func(rng *rand.Rand, recs []rec) []rec
+}
+
+// rebuilt changes the fields of each frame that can be built anew, ICRC right.
+func rebuilt(recs []rec, change func(i int, f *frame.Frame)) []rec {
+	recs = slices.Clone(recs)
+	for i, r := range recs {
+		var f frame.Frame
+		if f.Decode(frame.Ethernet, r.data) != nil || f.CheckICRC() != frame.ICRCGood {
+			continue
+		}
+		change(i, &f)
+		d := f.AppendTo(nil)
+		recs[i] = rec{r.ts, append(d, make([]byte, max(0, 60-len(d)))...), max(60, len(d))}
+	}
+	return recs
+}
+
+// natted gives the addresses of host 1 other names, as a translator does.
+func natted(recs []rec) []rec {
+	other := func(a netip.Addr) netip.Addr {
+		if !a.Is4() || a.As4()[3] != 1 {
+			return a
+		}
+		return netip.AddrFrom4([4]byte{198, 51, 100, 77})
+	}
+	return rebuilt(recs, func(_ int, f *frame.Frame) {
+		if f.Packet.DestQP != 1 {
+			f.Src, f.Dst = other(f.Src), other(f.Dst)
+		}
+	})
+}
+
+// The table's order is that in which they are used: what builds packets anew first,
+// what clocks do last.
+var spoilers = []spoiler{
+	{"without identifications", func(_ *rand.Rand, recs []rec) []rec { return eachRecord(zeroID, recs) }},
+	{"translated addresses", func(_ *rand.Rand, recs []rec) []rec { return natted(recs) }},
+	{"RoCE v1", func(_ *rand.Rand, recs []rec) []rec {
+		return rebuilt(recs, func(_ int, f *frame.Frame) { asGRH(f) })
+	}},
+	{"wrapped PSNs", func(rng *rand.Rand, recs []rec) []rec {
+		d := -6636321 - rng.IntN(40)
+		return rebuilt(recs, func(_ int, f *frame.Frame) {
+			if f.Packet.DestQP != 1 && f.Packet.Opcode != bth.CNP {
+				f.Packet.PSN = f.Packet.PSN.Add(d)
+			}
+		})
+	}},
+	{"the same QP numbers again", func(rng *rand.Rand, recs []rec) []rec {
+		return then(slices.Clone(recs), recs, 11*time.Second+time.Duration(rng.IntN(1000))*ms)
+	}},
+	{"copied by the network", func(rng *rand.Rand, recs []rec) []rec {
+		out := slices.Clone(recs)
+		for _, r := range recs {
+			if rng.IntN(20) == 0 {
+				r.ts = r.ts.Add(time.Duration(rng.IntN(20)) * us)
+				out = append(out, r)
+			}
+		}
+		slices.SortStableFunc(out, func(a, b rec) int { return a.ts.Compare(b.ts) })
+		return out
+	}},
+	{"captured before and behind a translator", func(rng *rand.Rand, recs []rec) []rec {
+		return merge(recs, natted(recs), time.Duration(rng.IntN(20))*us)
+	}},
+	{"mirrored", func(rng *rand.Rand, recs []rec) []rec {
+		return mirrored([]time.Duration{500, 5 * us, 40 * us, 300 * us}[rng.IntN(4)], rng.IntN(2) == 0)(recs)
+	}},
+	{"two taps", func(rng *rand.Rand, recs []rec) []rec {
+		return merge(recs, recs, time.Duration(rng.IntN(60)-30)*us)
+	}},
+	{"a second time in a tunnel", func(rng *rand.Rand, recs []rec) []rec {
+		names := slices.Sorted(mapKeys(tunnelWays))
+		return merge(recs, eachFrame(tunnelWays[names[rng.IntN(len(names))]])(recs), time.Duration(rng.IntN(60))*us)
+	}},
+	{"in a tunnel", func(rng *rand.Rand, recs []rec) []rec {
+		names := slices.Sorted(mapKeys(tunnelWays))
+		return eachFrame(tunnelWays[names[rng.IntN(len(names))]])(recs)
+	}},
+	{"begins in the middle", func(rng *rand.Rand, recs []rec) []rec { return recs[rng.IntN(len(recs)):] }},
+	{"ends in the middle", func(rng *rand.Rand, recs []rec) []rec { return recs[:rng.IntN(len(recs))+1] }},
+	{"missing here and there", func(rng *rand.Rand, recs []rec) []rec {
+		p := []float64{0.005, 0.02, 0.1, 0.3}[rng.IntN(4)]
+		return slices.DeleteFunc(slices.Clone(recs), func(rec) bool { return rng.Float64() < p })
+	}},
+	{"missing in bursts", func(rng *rand.Rand, recs []rec) []rec {
+		left := 0
+		return slices.DeleteFunc(slices.Clone(recs), func(rec) bool {
+			if left == 0 && rng.IntN(40) == 0 {
+				left = 1 + rng.IntN(12)
+			}
+			left = max(0, left-1)
+			return left > 0
+		})
+	}},
+	{"one host missing in part", func(rng *rand.Rand, recs []rec) []rec {
+		from, p := byte(1+rng.IntN(2)), []float64{0.1, 0.5, 1}[rng.IntN(3)]
+		return slices.DeleteFunc(slices.Clone(recs), func(r rec) bool { return r.data[11] == from && rng.Float64() < p })
+	}},
+	{"cut", func(rng *rand.Rand, recs []rec) []rec { return snap(recs, 54+rng.IntN(90)) }},
+	{"clock jitter", func(rng *rand.Rand, recs []rec) []rec {
+		return jitter(recs, time.Duration(1+rng.IntN(20))*us, rng.IntN(2) == 0)
+	}},
+	{"clock jumps", func(rng *rand.Rand, recs []rec) []rec {
+		recs = slices.Clone(recs)
+		d := []time.Duration{-time.Hour, -time.Second, -ms, ms, time.Second, time.Hour}[rng.IntN(6)]
+		for i := rng.IntN(len(recs)); i < len(recs); i++ {
+			recs[i].ts = recs[i].ts.Add(d)
+		}
+		return recs
+	}},
+	{"microseconds", func(_ *rand.Rand, recs []rec) []rec {
+		return eachRecord(func(r rec) rec { r.ts = r.ts.Truncate(us); return r }, recs)
+	}},
+	{"milliseconds", func(_ *rand.Rand, recs []rec) []rec {
+		return eachRecord(func(r rec) rec { r.ts = r.ts.Truncate(ms); return r }, recs)
+	}},
+	{"all stamps equal", func(_ *rand.Rand, recs []rec) []rec {
+		return eachRecord(func(r rec) rec { r.ts = recs[0].ts; return r }, recs)
+	}},
+}
+
+// TestComposed: however a network and a capture change what is seen of sound devices,
+// several ways at once, none of them is accused.
+func TestComposed(t *testing.T) {
+	runs := *composedRuns
+	if runs == 0 {
+		runs = 1500
+		if testing.Short() || raceEnabled {
+			runs = 150
+		}
+	}
+	var all []string
+	for _, name := range names(t) {
+		// In these, something is wrong on purpose, which may show in other ways.
+		if !strings.HasPrefix(name, "probe") && name != "rc-local-drop-read" {
+			all = append(all, name)
+		}
+	}
+	var sim *world // each one for some runs
+	for seed := range uint64(runs) {
+		rng := rand.New(rand.NewPCG(seed, 77))
+		name := all[rng.IntN(len(all))]
+		recs := load(t, name)
+		if seed%40 == 0 {
+			sim = buildWorld(t, 10000+seed/40)
+		}
+		if rng.IntN(2) == 0 {
+			name = []string{"a", "b", "middle", "merged"}[rng.IntN(4)]
+			recs = sim.taps[name].recs
+			name = fmt.Sprintf("world %d at %s", sim.seed, name)
+		}
+		_, whole := watch(t, conform.Config{}, recs)
+		what := fmt.Sprintf("seed %d: %s", seed, name)
+		last := -1
+		for range 1 + rng.IntN(3) {
+			i := rng.IntN(len(spoilers))
+			if i <= last || len(recs) == 0 || len(recs) > 20000 {
+				continue
+			}
+			last = i
+			recs = spoilers[i].make(rng, recs)
+			what += ", " + spoilers[i].name
+		}
+		if len(recs) == 0 {
+			continue
+		}
+		_, found := watch(t, conform.Config{}, recs)
+		noNewBreach(t, whole, found, what)
+	}
+}

@@ -175,7 +175,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		}
 		x := t.req
 		u := psn.Unwrap(x.next, w.f.Packet.PSN)
-		ahead := u >= x.next && !x.spanOpen
+		ahead := u >= x.next && !(x.spanOpen && u < x.newest().most())
 		if u < x.acked || ahead && (!w.cfg.Complete || u >= x.next+64) {
 			continue
 		}

@@ -70,6 +70,8 @@ func (w *Watcher) unasked(s *stream, x *exchange, u uint64, payload int) {
 	before := x.read(u - 1)
 	switch {
 	case e != nil && w.mispaired(s):
+	case e != nil && answered(e.op):
+		w.leave(ReadOpcode, ReasonLoss, 1) // more are outstanding than are remembered
 	case e != nil && op.Operation() == bth.AtomicAcknowledge:
 		w.report(s, AtomicOutside, uint64(e.op), uint64(op), e.frame)
 	case e != nil:

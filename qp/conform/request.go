@@ -130,7 +130,7 @@ func (w *Watcher) goesOn(s *stream, x *exchange, u uint64) {
 		// after it may have been on its way, and one that has lost it does not
 		// know.
 		since := w.now - x.rnr.t
-		if since > w.flight(x) && since+2000 < int64(x.wait) && !w.still {
+		if since > w.flight(x) && since+max(2000, w.grain) < int64(x.wait) && !w.still {
 			w.doubt(s, x, NewDuringRNR, uint64(x.wait), uint64(since), x.rnr.frame)
 		}
 	}

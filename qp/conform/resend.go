@@ -378,7 +378,7 @@ func (w *Watcher) oneWay(s *stream) bool {
 // tooEarly judges the wait after an RNR NAK. Rule RQ-28.
 func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 	wait := int64(x.wait)
-	slack := min(int64(w.cfg.Reorder), wait/4) + 2000
+	slack := min(int64(w.cfg.Reorder), wait/4) + max(2000, w.grain)
 	if since+slack >= wait || w.still {
 		return
 	}
@@ -394,6 +394,9 @@ func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 		w.report(s, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
 	case e == nil || e.sends > 1:
 		// It may have been on its way already, sent again for another reason.
+	case since <= int64(w.cfg.Reorder) && w.repeat >= 0 &&
+		(s.Duplicates+s.peerOr(w).Duplicates > 0 || w.gap.hits > 1 && w.gap.near(w.repeat)):
+		w.leave(RNRTooEarly, ReasonLoss, 1) // it may be one more of the copies
 	case since <= int64(w.cfg.Reorder):
 		// So may one of which the first sending was not seen.
 		w.hint(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)

@@ -179,7 +179,8 @@ func (w *Watcher) ahead(s *stream, x *exchange, u uint64, plain bool) {
 //
 // Had the capture lost the first sending of these, this would be a
 // retransmission, which takes a time-out. Where taps disagree about the time, a
-// response may be captured a little too early; its MSN is right then.
+// response may be captured a little too early; its MSN is right then. What was seen
+// at another place than others of its flow says nothing about when it passed here.
 func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 	kept := 0
 	for i := range x.earlyN {
@@ -190,12 +191,12 @@ func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 			kept++
 			fallthrough
 		case a.kind != 0 || a.psn < u || d < 0:
-		case d > int64(w.cfg.Reorder) && d < int64(w.cfg.MinTimeout) && u >= x.voidTo && x.signs.copies+x.signs.late == 0:
+		case d > int64(w.cfg.Reorder)+w.grain && d < int64(w.cfg.MinTimeout) && u >= x.voidTo && x.signs.copies+x.signs.late == 0 && !w.beside:
 			w.reportAt(s.peerOr(w), AckNeverSent, uint64(w.f.Packet.PSN), 0, w.frames, a.frame, a.t, psn.Wrap(a.psn))
 			kept, x.earlyN = 0, 0
 			return
 		case a.psn < next && d <= int64(w.cfg.Reorder):
-			if n, ok := x.numberAtLeast(u - 1); ok && w.isEndAt(x, u) && newer(a.msn, n) <= 0 {
+			if n, ok := x.numberAtLeast(u - 1); ok && w.isEndAt(x, u) && newer(a.msn, n) <= 0 && !w.beside {
 				w.reportAt(s.peerOr(w), AckNeverSent, uint64(w.f.Packet.PSN), 0, w.frames, a.frame, a.t, psn.Wrap(a.psn))
 			} else {
 				w.leave(AckNeverSent, ReasonLoss, 1)
@@ -239,6 +240,9 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 		w.behind(s, x, u)
 	} else {
 		if d := x.read(u); d != nil && !d.is(isDoneR) && !d.vague() && x.owed == 0 && d.high == d.start {
+			if w.mispaired(s) {
+				return
+			}
 			d.flags |= isDoneR
 			d.whole = d.end
 			w.doubt(s, x, AckOfRead, uint64(d.op), 0, d.frame)
