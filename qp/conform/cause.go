@@ -1,31 +1,20 @@
 package conform
 
-// Cause is why a requester sends something again.
-type Cause uint8
+// cause is why a requester sends something again.
+type cause uint8
 
 // Causes.
 const (
-	CauseUnknown Cause = iota // none was seen: the capture lost it
-	CauseNAK                  // a NAK sequence error: rule RQ-23
-	CauseImplied              // a response to something later: rule RQ-24
-	CauseRNR                  // an RNR NAK: rule RQ-28
-	CauseTimer                // nothing came: rule RQ-31
-	causes
+	causeUnknown cause = iota // none was seen: the capture lost it
+	causeNAK                  // a NAK sequence error: rule RQ-23
+	causeImplied              // a response to something later: rule RQ-24
+	causeRNR                  // an RNR NAK: rule RQ-28
+	causeTimer                // nothing came: rule RQ-31
 )
-
-var causeNames = [causes]string{"unknown", "nak", "implied", "rnr", "timer"}
-
-// String returns a word for c.
-func (c Cause) String() string {
-	if c < causes {
-		return causeNames[c]
-	}
-	return "none"
-}
 
 // why tells what made the requester send PSN u again; e and d are what was seen of
 // it before.
-func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) Cause {
+func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) cause {
 	last := x.last.at
 	if e != nil {
 		last = e.last
@@ -35,7 +24,7 @@ func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) Cause
 	if r := &x.rnr; r.valid && u == r.psn {
 		since := w.now - r.t
 		if since <= 2*int64(x.wait)+int64(w.cfg.MinTimeout) {
-			return CauseRNR
+			return causeRNR
 		}
 	}
 	// What fills a hole that came after the NAK was overtaken.
@@ -43,38 +32,38 @@ func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) Cause
 	if x.nak.open.valid && w.quick(x.nak.open.t) {
 		switch {
 		case x.implied.valid && u == x.implied.psn && x.implied.frame > x.nak.open.frame && u != x.nak.open.psn:
-			return CauseImplied
+			return causeImplied
 		case u > x.nak.open.psn && after(x.nak.open.t):
 		case u >= x.nak.open.psn:
-			return CauseNAK
+			return causeNAK
 		case answered(op):
-			return CauseImplied
+			return causeImplied
 		}
 	}
 	if x.implied.valid && u == x.implied.psn && w.quick(x.implied.t) && x.implied.frame > x.nak.old.frame {
-		return CauseImplied
+		return causeImplied
 	}
 	if x.nak.old.valid && u >= x.nak.old.psn && w.quick(x.nak.old.t) && !after(x.nak.old.t) && !(x.back.active && x.back.at > x.nak.old.t) {
-		return CauseNAK
+		return causeNAK
 	}
 	if n := x.nak.onWay(u); n != nil && w.quick(n.t) && !after(n.t) && !(x.back.active && u == x.back.next) && !w.spaced(s) {
-		return CauseNAK
+		return causeNAK
 	}
 	if x.implied.valid && u >= x.implied.psn && w.quick(x.implied.t) {
-		return CauseImplied
+		return causeImplied
 	}
 	if answered(op) && x.heard > u && w.quick(x.heardAt) && !timer {
-		return CauseImplied
+		return causeImplied
 	}
 	if d != nil && (d.is(hasGap) || d.pos > d.start) && w.quick(d.lastT) && d.lastT != d.t {
-		return CauseImplied
+		return causeImplied
 	}
 	// The Linux driver's timer runs on through RNR waits and retransmissions, as
 	// long as there is no progress.
 	if timer || e != nil && w.repeat < 0 && e.sends < 255 && !w.quick(e.first) && e.last != e.first && u >= x.acked-min(x.acked, 1) {
-		return CauseTimer
+		return causeTimer
 	}
-	return CauseUnknown
+	return causeUnknown
 }
 
 // onWay returns the NAK for PSN u that the requester has not reacted to yet, or nil.
@@ -98,15 +87,15 @@ func (k *naks) heed(u uint64) {
 }
 
 // causes counts a retransmission by what caused it.
-func (x *exchange) causes(s *stream, c Cause) {
+func (x *exchange) causes(s *stream, c cause) {
 	switch c {
-	case CauseNAK:
+	case causeNAK:
 		s.PacketSeqErr++
-	case CauseImplied:
+	case causeImplied:
 		s.ImpliedNakSeqErr++
-	case CauseRNR:
+	case causeRNR:
 		s.RNRNakRetry++
-	case CauseTimer:
+	case causeTimer:
 		s.LocalAckTimeoutErr++
 	default:
 		s.UnknownCause++

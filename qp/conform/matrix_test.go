@@ -442,7 +442,7 @@ func TestComposed(t *testing.T) {
 	runs := *composedRuns
 	if runs == 0 {
 		runs = 1500
-		if testing.Short() || raceEnabled {
+		if testing.Short() {
 			runs = 150
 		}
 	}

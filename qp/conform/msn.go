@@ -83,7 +83,11 @@ func (x *exchange) ends(a, u uint64) (ends, unseen, least uint32, ok bool) {
 // acknowledges a duplicate with the PSN of the newest SEND or WRITE and the MSN of
 // all, so that the MSN may be above that of the PSN by so many.
 func (x *exchange) readsAfter(u uint64) (n uint32) {
-	for v := u + 1; v < x.next && len(x.reads) > 0; n++ {
+	v := u + 1
+	if old := x.next - min(x.next, uint64(len(x.log.ring))); v < old && len(x.reads) > 0 {
+		n, v = uint32(min(old-v, 1<<20)), old // of these nothing is remembered
+	}
+	for ; v < x.next && len(x.reads) > 0; n++ {
 		if d := x.read(v); d != nil {
 			v = max(d.end, v+1)
 			continue

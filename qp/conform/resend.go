@@ -46,7 +46,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 			}
 		}
 		return
-	case e == nil && d == nil && u >= x.first && cause == CauseNAK && !going && u == x.nak.open.psn:
+	case e == nil && d == nil && u >= x.first && cause == causeNAK && !going && u == x.nak.open.psn:
 		// What the NAK asks for, or the packet itself, overtaken by the one that
 		// the NAK complains of. What comes next tells.
 		x.overdue = refusal{valid: true, psn: u, t: w.now, frame: w.frames}
@@ -55,7 +55,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 		x.signs.disturbed = w.now
 		w.firstSight(s, x, u, payload)
 		return
-	case e == nil && d == nil && u >= x.first && cause == CauseUnknown && !going && w.quick(x.last.gap):
+	case e == nil && d == nil && u >= x.first && cause == causeUnknown && !going && w.quick(x.last.gap):
 		w.late(s, x, u, payload, true)
 		return
 	}
@@ -64,8 +64,8 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 	x.owed++
 	x.signs.disturbed = w.now
 	w.undo(s, x, u)
-	newer := x.back.active && (cause == CauseNAK && x.nak.open.valid && x.nak.open.frame > x.back.frame && u == x.nak.open.psn ||
-		cause == CauseImplied && x.implied.valid && x.implied.frame > x.back.frame && u == x.implied.psn)
+	newer := x.back.active && (cause == causeNAK && x.nak.open.valid && x.nak.open.frame > x.back.frame && u == x.nak.open.psn ||
+		cause == causeImplied && x.implied.valid && x.implied.frame > x.back.frame && u == x.implied.psn)
 	switch {
 	case going && !newer:
 		if x.back.far.valid && x.nak.open.valid && u == x.nak.open.psn {
@@ -73,7 +73,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 			x.back.far.valid, x.nak.open.valid = false, false
 		}
 		x.passRNR(u)
-	case x.back.active && u > x.back.next && u < x.back.next+64 && w.quick(x.back.at) && !newer && cause != CauseRNR:
+	case x.back.active && u > x.back.next && u < x.back.next+64 && w.quick(x.back.at) && !newer && cause != causeRNR:
 		if u > x.acked {
 			s.SequenceError++
 			x.signs.gaps++
@@ -121,17 +121,17 @@ func (w *Watcher) sentAgain(s *stream, x *exchange, u uint64, e *entry, d *read)
 
 // overtaken reports whether PSN u, which e has, belongs to the retransmission under
 // way, was missing there, and comes now: the network has reordered it.
-func (w *Watcher) overtaken(x *exchange, u uint64, e *entry, cause Cause) bool {
+func (w *Watcher) overtaken(x *exchange, u uint64, e *entry, cause cause) bool {
 	b := &x.back
 	if !b.active || u < b.from || u >= b.next || e.last >= b.began || !w.quick(b.at) || e.flags&isTail != 0 {
 		return false
 	}
 	switch cause {
-	case CauseNAK:
+	case causeNAK:
 		return u != x.nak.open.psn && x.nak.onWay(u) == nil
-	case CauseImplied:
+	case causeImplied:
 		return u != x.implied.psn
-	case CauseUnknown:
+	case causeUnknown:
 		return true
 	}
 	return false
@@ -147,32 +147,32 @@ func (x *exchange) passRNR(u uint64) {
 // isRepeat reports whether the packet at hand, the same in every bit as one that
 // was seen at this place, is a copy of that: nothing makes its requester send it
 // again, or it follows on itself although something else is due.
-func (w *Watcher) isRepeat(s *stream, x *exchange, u uint64, cause Cause, going bool) bool {
+func (w *Watcher) isRepeat(s *stream, x *exchange, u uint64, cause cause, going bool) bool {
 	switch {
 	case w.repeat < 0:
 		return false
-	case cause == CauseUnknown:
+	case cause == causeUnknown:
 		return !going
 	case w.spaced(s) && !going:
 		// It comes as copies do, and does not begin where a retransmission would.
 		switch cause {
-		case CauseNAK:
+		case causeNAK:
 			if u != x.nak.open.psn {
 				return true
 			}
-		case CauseImplied:
+		case causeImplied:
 			if u != x.implied.psn {
 				return true
 			}
 		}
 	}
-	if u != x.last.psn || cause == CauseTimer {
+	if u != x.last.psn || cause == causeTimer {
 		return false
 	}
 	switch cause {
-	case CauseRNR:
+	case causeRNR:
 		return w.repeat < 2000
-	case CauseNAK:
+	case causeNAK:
 		return u != x.nak.open.psn && !going
 	}
 	return x.heardAt <= x.last.at // no response has come since
@@ -232,7 +232,7 @@ func (w *Watcher) resolve(s *stream, x *exchange, u uint64) {
 		after = d.end
 	}
 	if u > o.psn && u < x.next || after >= x.next || !w.quick(o.t) {
-		x.causes(s, CauseNAK)
+		x.causes(s, causeNAK)
 		w.reportAt(s, ResentNAK, uint64(max(0, o.t-x.nak.open.t)), 0, x.nak.last.frame, o.frame, o.t, psn.Wrap(o.psn))
 		x.back.active, x.back.next, x.back.at, x.back.frame = true, after, o.t, o.frame
 		x.nak.resent = true
@@ -264,13 +264,13 @@ func (w *Watcher) takesRead(s *stream, x *exchange, u uint64) bool {
 }
 
 // goBack handles the begin of a retransmission.
-func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, cause Cause) {
+func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, cause cause) {
 	last := x.last.at
 	if e != nil {
 		last = e.last
 	}
 	x.back.far.valid = false
-	if cause == CauseTimer && x.nak.open.valid {
+	if cause == causeTimer && x.nak.open.valid {
 		// The NAK was not heeded: it may have been lost behind the tap, but not all
 		// of many.
 		if x.nak.ignored++; x.nak.ignored >= 5 && x.nak.ignored > 8*x.nak.heeded {
@@ -278,13 +278,13 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 		}
 	}
 	switch cause {
-	case CauseRNR:
+	case causeRNR:
 		since := w.now - x.rnr.t
 		s.RNRWait += durationOf(since)
 		w.tooEarly(s, x, since, e)
 		x.rnr.valid = false
 		w.report(s, ResentRNR, uint64(max(0, since)), 0, x.rnr.frame)
-	case CauseNAK:
+	case causeNAK:
 		x.nak.heeded++
 		w.whereNAK(s, x, u)
 		n := &x.nak.open
@@ -300,10 +300,10 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 			x.nak.old = *n // it may have been a late packet
 		}
 		n.valid = false
-	case CauseImplied:
+	case causeImplied:
 		x.implied.valid = false
 		w.report(s, ResentImplied, uint64(max(0, w.now-x.heardAt)), 0, 0)
-	case CauseTimer:
+	case causeTimer:
 		s.silent++
 		w.report(s, ResentTimeout, uint64(max(0, w.now-last)), 0, 0)
 		x.nak.open.valid, x.implied.valid = false, false

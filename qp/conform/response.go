@@ -320,7 +320,7 @@ func (w *Watcher) behind(s *stream, x *exchange, u uint64) {
 		}
 		return
 	}
-	v := max(u+1, x.first)
+	v := max(u+1, x.first, x.answered-min(x.answered, uint64(len(x.log.ring)))) // of what is older nothing is remembered
 	for v <= x.answered {
 		if d := x.read(v); d != nil {
 			v = d.end
