@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/roce-go/roce/qp/simnet/lab"
 )
@@ -122,6 +123,16 @@ func searchRows(es []*experiment) []row {
 	rows := []row{
 		{"messages done", func(e *experiment) string { return fmt.Sprint(e.Messages) }},
 		{"unfinished at the end", func(e *experiment) string { return fmt.Sprint(e.Left) }},
+		{"mean time, to 1 MB, us", func(e *experiment) string {
+			over, sum := 0, time.Duration(0)
+			for i := range e.Bins {
+				if b := &e.Bins[i]; b.To != 0 && b.To <= 1_000_000 {
+					over += b.Over
+					sum += b.MeanTime * time.Duration(b.Over)
+				}
+			}
+			return fmt.Sprintf("%.1f", float64(sum)/1e3/float64(max(over, 1)))
+		}},
 	}
 	for _, q := range []struct {
 		name string
