@@ -145,19 +145,8 @@ type Frame struct {
 	SrcPort, DstPort uint16
 	UDPChecksum      uint16 // as on the wire; 0 means that there is no checksum
 
-	// NetPacket is the captured part of the packet from network header to ICRC.
-	// Trailer is what was captured after it: padding, an Ethernet FCS; or nil.
-	// Both are set by Decode and Find, alias the input, and are ignored by AppendTo.
-	NetPacket, Trailer []byte
-	// Transport is the part of NetPacket that begins with the BTH.
-	Transport []byte
-	// TransportLen is the packet's length from BTH to ICRC as the headers say;
-	// a capture may have kept less.
-	TransportLen int
-
-	// Outer is what stood around the frame, where a Finder looked into tunnels. It is
-	// ignored by AppendTo.
-	Outer Outer
+	// Decoded is set by Decode and Find, and ignored by AppendTo.
+	Decoded
 
 	// Packet is the packet. Of one of MRC it has only the BTH, for readers: AppendTo
 	// takes MRC.
@@ -168,9 +157,24 @@ type Frame struct {
 	// the whole packet, and is zero where the frame holds another. IsMRC tells.
 	// Copies of the Frame share it.
 	MRC *mrc.Packet
+}
+
+// Decoded is what decoding finds out about a frame besides its fields. Its slices
+// alias the input.
+type Decoded struct {
+	// NetPacket is the captured part of the packet from network header to ICRC.
+	// Trailer is what was captured after it: padding, an Ethernet FCS; or nil.
+	NetPacket, Trailer []byte
+	// Transport is the part of NetPacket that begins with the BTH.
+	Transport []byte
+	// TransportLen is the packet's length from BTH to ICRC as the headers say;
+	// a capture may have kept less.
+	TransportLen int
 	// Trimmed says that a switch has cut the packet, by Finder.TrimmedDSCP: it has no
 	// ICRC.
 	Trimmed bool
+	// Outer is what stood around the frame, where a Finder looked into tunnels.
+	Outer Outer
 }
 
 // ECN returns the congestion field.

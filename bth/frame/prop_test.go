@@ -108,7 +108,8 @@ func dirty(t require.TestingT) *frame.Frame {
 		VLANs: 2, VLAN: [frame.MaxVLANs]frame.VLAN{{TPID: 0x88a8, TCI: 5}, {TPID: 0x8100, TCI: 6}},
 		Src: netip.MustParseAddr("203.0.113.1"), Dst: netip.MustParseAddr("203.0.113.2"), TrafficClass: 0xff,
 		HopLimit: 9, FlowLabel: 0xabcde, ID: 77, DF: true, ReservedFlag: true, Options: []byte{1, 1, 1, 1},
-		SrcPort: 1, DstPort: 2, UDPChecksum: 3, NetPacket: []byte{1}, Trailer: []byte{2}, Transport: []byte{3}, TransportLen: 4,
+		SrcPort: 1, DstPort: 2, UDPChecksum: 3,
+		Decoded: frame.Decoded{NetPacket: []byte{1}, Trailer: []byte{2}, Transport: []byte{3}, TransportLen: 4},
 	}
 	p := &f.Packet
 	p.Header = bth.Header{Opcode: 0xff, SE: true, M: true, PadCnt: 3, TVer: 5, PKey: 7, FECN: true, BECN: true, Resv6: 8,
