@@ -420,27 +420,6 @@ func (w *Watcher) judge(s *stream) {
 	}
 }
 
-// data counts a data frame.
-func (s *stream) data(w *Watcher, payload int) {
-	s.DataFrames++
-	s.PayloadBytes += uint64(payload)
-	if w.f.ECN() != frame.CE {
-		return
-	}
-	s.CE++
-	s.marks++
-	w.seen.CE = true
-	if s.firstCE == 0 {
-		s.firstCE, s.firstCEFrame = w.now, w.frames
-	}
-}
-
-// good counts payload that was not seen before.
-func (w *Watcher) good(s *stream, payload int) {
-	s.GoodBytes += uint64(payload)
-	w.seen.Good = payload
-}
-
 // CloseIdle closes the flows that had no frame for d before the newest one, and
 // returns how many. Drain NextFinding after it. A capture without an end needs it.
 func (w *Watcher) CloseIdle(d time.Duration) int {

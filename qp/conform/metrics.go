@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
 )
 
 // Counters are what is counted for one direction of a connection, that is for
@@ -59,6 +60,27 @@ func (c *Counters) frame(now int64, bytes int) {
 	c.Frames++
 	c.Bytes += uint64(bytes)
 	c.Last = max(c.Last, now)
+}
+
+// data counts a data frame.
+func (s *stream) data(w *Watcher, payload int) {
+	s.DataFrames++
+	s.PayloadBytes += uint64(payload)
+	if w.f.ECN() != frame.CE {
+		return
+	}
+	s.CE++
+	s.marks++
+	w.seen.CE = true
+	if s.firstCE == 0 {
+		s.firstCE, s.firstCEFrame = w.now, w.frames
+	}
+}
+
+// good counts payload that was not seen before.
+func (w *Watcher) good(s *stream, payload int) {
+	s.GoodBytes += uint64(payload)
+	w.seen.Good = payload
 }
 
 // Add adds the counts of d, and widens First and Last.
