@@ -485,6 +485,22 @@ func TestBindNewRKey(t *testing.T) {
 	require.NoError(t, m.InvalidateLocal(wr.NewRKey))
 	_, err := m.Bind(qp.Binding{Window: wr.NewRKey, Region: region, VA: 0x1000, Len: 8, NewRKey: 0x66600})
 	require.ErrorIs(t, err, qp.ErrBind)
+
+	// Seeded keys cannot be chosen: nobody is told of a key that is not so.
+	seeded, err := qp.NewRegions(4)
+	require.NoError(t, err)
+	require.True(t, seeded.Seed([32]byte{1}))
+	region, err = seeded.Register(qp.Region{Data: make([]byte, 16), Addr: 0x1000, Access: qp.MWBind})
+	require.NoError(t, err)
+	window, err = seeded.AllocWindow(0)
+	require.NoError(t, err)
+	b := qp.Binding{Window: window, Region: region, VA: 0x1000, Len: 8, Access: qp.RemoteWrite, QPN: 1, NewRKey: window&^0xff | 0x77}
+	_, err = seeded.Bind(b)
+	require.ErrorIs(t, err, qp.ErrBind)
+	b.NewRKey = 0
+	key, err := seeded.Bind(b)
+	require.NoError(t, err)
+	require.True(t, usableBy(seeded, 1, key))
 }
 
 // Type 1 windows: of all QPs of a protection domain, bound anew and unbound by binds.

@@ -82,8 +82,9 @@ func NewRegions(n int) (*Regions, error) {
 
 // Seed makes keys that nobody can guess, whatever other keys he knows. It must be
 // called before there are any, or it does nothing and returns false. Windows are then
-// for [Regions.Bind], which returns the new key: it is not what IncRKey or NewRKey say,
-// so that whoever posts OpBindMW does not learn it.
+// for [Regions.Bind], which returns the new key: it is not what IncRKey says, so that
+// whoever posts OpBindMW does not learn it. A key cannot be chosen: with NewRKey it fails
+// with ErrBind.
 func (t *Regions) Seed(seed [32]byte) bool {
 	if t.fresh != 0 {
 		return false
@@ -218,7 +219,7 @@ type Binding struct {
 	Access Access // what the window grants
 	QPN    uint32 // the only QP that may use it (type 2B)
 	// NewRKey is the window's new key, which differs from Window in the low byte at
-	// most. 0 means IncRKey(Window).
+	// most. 0 means IncRKey(Window), and is all that is allowed after Regions.Seed.
 	NewRKey uint32
 }
 
@@ -231,7 +232,7 @@ func (t *Regions) Bind(b Binding) (rkey uint32, err error) {
 	if w == nil || w.kind < slotWindowFree {
 		return 0, ErrNoRegion
 	}
-	if b.Access&MWBind != 0 || w.kind == slotWindow && !w.type1 || b.NewRKey != 0 && b.NewRKey>>8 != b.Window>>8 {
+	if b.Access&MWBind != 0 || w.kind == slotWindow && !w.type1 || b.NewRKey != 0 && (t.cipher.on || b.NewRKey>>8 != b.Window>>8) {
 		return 0, ErrBind
 	}
 	if w.type1 && b.Len == 0 {

@@ -299,7 +299,6 @@ func (m *Machine) handleREJ(r *REJ) {
 		c.mail.pending = 0
 		m.events.remove(c)
 		if c.state == ReqReceived { // its owner has not heard of it
-			m.byQPN.remove(c)
 			m.forget(c)
 			return
 		}

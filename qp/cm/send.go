@@ -188,6 +188,7 @@ func (m *Machine) forget(c *call) {
 	m.stop(c)
 	m.setHalf(c, false)
 	m.byRemote.remove(c)
+	m.byQPN.remove(c)
 	c.state = Idle
 	if c.mail.pending == 0 {
 		c.mail.told = true
