@@ -46,7 +46,7 @@ func (l *lab) testCM(t *testing.T) {
 		{"rstream -T v", "rstream -b %s -C 10 -S 20000 -T b -T v", "rstream -s %s -C 10 -S 20000 -T b -T v", "-cm rstream -n 10 -size 20000"},
 		{"riostream -T v", "riostream -b %s -C 10 -S 20000 -T b -T v", "riostream -s %s -C 10 -S 20000 -T b -T v", "-cm riostream -n 10 -size 20000"},
 		{"ib_send_bw -R", "ib_send_bw -F -d rxe0 -R -n 100 -s 20000", "ib_send_bw -F -d rxe0 -R -n 100 -s 20000 %s", "-perftest send -R -n 100 -size 20000"},
-		{"ib_write_bw -R -q 2", "ib_write_bw -F -d rxe0 -R -q 2 -n 50", "ib_write_bw -F -d rxe0 -R -q 2 -n 50 %s", "-perftest write -R -q 2 -n 50"},
+		{"ib_write_bw -R -q 2", "ib_write_bw -F -d rxe0 -R -q 2 -n 50 -s 8000", "ib_write_bw -F -d rxe0 -R -q 2 -n 50 -s 8000 %s", "-perftest write -R -q 2 -n 50 -size 8000"},
 		{"ib_read_bw -R", "ib_read_bw -F -d rxe0 -R -n 50", "ib_read_bw -F -d rxe0 -R -n 50 %s", "-perftest read -R -n 50"},
 		{"ib_atomic_bw -R", "ib_atomic_bw -F -d rxe0 -R -n 100", "ib_atomic_bw -F -d rxe0 -R -n 100 %s", "-perftest atomic -R -n 100"},
 	} {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/roce-go/roce/qp"
@@ -151,9 +152,13 @@ func (q *qperfRun) open() error {
 		}
 		cfg := q.connConfig()
 		a, _, _ := net.SplitHostPort(q.cmTool.to)
-		var err error
-		q.c, err = q.ep.Dial(q.ctx, net.JoinHostPort(a, fmt.Sprint(binary.LittleEndian.Uint32(b))), &cfg)
-		return err
+		for i := 0; ; i++ {
+			c, err := q.ep.Dial(q.ctx, net.JoinHostPort(a, fmt.Sprint(binary.LittleEndian.Uint32(b))), &cfg)
+			if q.c = c; i == 20 || !errors.Is(err, syscall.ECONNREFUSED) {
+				return err
+			}
+			time.Sleep(100 * time.Millisecond) // the kernel does not know of the listener yet
+		}
 	}
 	b := make([]byte, qperfRequest)
 	if _, err := io.ReadFull(q.tcp, b); err != nil {
@@ -242,6 +247,9 @@ func (q *qperfRun) run(end time.Time) error {
 	}
 	if q.server() && q.test != "rc_bw" && q.test != "rc_lat" {
 		time.Sleep(time.Until(end))
+		n := q.c.Counters()
+		q.done = int(n.RxReadRequests + n.RxWriteRequests)
+		q.bytes = q.done * q.size
 		return nil
 	}
 	for q.n == 0 && time.Now().Before(end) || q.done < q.n {

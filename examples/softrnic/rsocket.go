@@ -274,7 +274,7 @@ func (s *rsock) share(mr *roce.MR) error {
 	}
 	b := appendEntry(make([]byte, 8), s.order, mr.Remote()) // at offset 0
 	to := roce.Remote{Addr: s.peer.Addr + uint64(s.peer.Len)*rsEntry, RKey: s.peer.RKey, Len: rsMapping}
-	return s.c.WriteRemoteImm(s.ctx, to, b, rsIOMap|0)
+	return s.c.WriteRemoteImm(s.ctx, to, b, rsIOMap) // entry 0
 }
 
 // shared returns what the peer shares, once it has told.

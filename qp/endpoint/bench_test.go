@@ -19,13 +19,18 @@ import (
 )
 
 // BenchmarkWrite measures RDMA WRITEs of 1 MiB, 16 outstanding, between two endpoints,
-// in memory and over two UDP sockets of the loopback; and beside them what the same
+// in memory, over two UDP sockets of the loopback and over a pair of interfaces; and beside them what the same
 // packets cost over two plain UDP sockets, with a copy and an ICRC at each end.
 func BenchmarkWrite(b *testing.B) {
 	const size = 1 << 20
-	for _, wire := range []string{"memory", "udp"} {
+	for _, wire := range []string{"memory", "udp", "packet"} {
 		b.Run(wire, func(b *testing.B) {
-			x, y := two(b, wire, endpoint.Config{})
+			var x, y *endpoint.Endpoint
+			if wire == "packet" {
+				x, y = veth(b, "rocebench")
+			} else {
+				x, y = two(b, wire, endpoint.Config{})
+			}
 			c, _ := joined(b, x, y, &endpoint.ConnConfig{SendDepth: 16})
 			mr, err := y.Register(make([]byte, size), qp.RemoteWrite)
 			require.NoError(b, err)

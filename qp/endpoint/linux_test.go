@@ -79,6 +79,52 @@ func TestInterfaceDown(t *testing.T) {
 	say("after")
 }
 
+// veth opens packet sockets on the ends of a veth pair, or skips the test.
+func veth(t testing.TB, name string) (a, b *endpoint.Endpoint) {
+	goroutines(t)
+	if ip(t, "link add "+name+"a type veth peer name "+name+"b") != nil {
+		t.Skip("no veth pair can be made here")
+	}
+	t.Cleanup(func() { _ = ip(t, "link del "+name+"a") })
+	open := func(end, addr string) *endpoint.Endpoint {
+		require.NoError(t, ip(t, "link set "+name+end+" mtu 4200 up"))
+		e, err := endpoint.Open(endpoint.Packet(name+end, netip.MustParseAddr(addr)))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, e.Close()) })
+		return e
+	}
+	return open("a", "198.18.10.1"), open("b", "198.18.10.2")
+}
+
+// The kernel takes a frame's VLAN tag out; a packet wire has it.
+func TestPacketVLAN(t *testing.T) {
+	a, b := veth(t, "rocevlan")
+	var seen bytes.Buffer
+	require.NoError(t, b.Capture(&seen))
+	const tag = 5<<13 | 7
+	x, y := joined(t, a, b, &endpoint.ConnConfig{VLAN: tag, HasVLAN: true})
+	mr, err := b.Register(make([]byte, 1<<20), qp.RemoteWrite)
+	require.NoError(t, err)
+	data := random(1<<20, 3)
+	require.NoError(t, x.WriteRemote(limit(t), mr.Remote(), data))
+	b.Do(func(time.Time, *softnic.Port) { require.Equal(t, data, mr.Bytes()) })
+	require.NoError(t, y.Err())
+	require.NoError(t, b.Capture(nil))
+	r, err := capture.NewReader(&seen)
+	require.NoError(t, err)
+	tagged := 0
+	var rec capture.Record
+	var f frame.Frame
+	for r.Next(&rec) == nil {
+		if f.Decode(frame.Ethernet, rec.Data) == nil && f.Src == a.Addrs()[0] {
+			require.EqualValues(t, 1, f.VLANs)
+			require.EqualValues(t, tag, f.VLAN[0].TCI)
+			tagged++
+		}
+	}
+	require.Greater(t, tagged, 256)
+}
+
 // A link whose MTU becomes smaller loses packets. Whoever waits for other things waits
 // on, what is posted goes on when the MTU is back, and the error says what it was when it
 // is not.

@@ -142,6 +142,9 @@ func (l *loop) stop(e *Endpoint) error {
 	l.timer.Stop()
 	err := e.wire.close()
 	<-l.done
+	if r, ok := e.wire.(interface{ release() }); ok {
+		r.release()
+	}
 	return err
 }
 

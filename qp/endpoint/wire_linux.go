@@ -15,16 +15,19 @@ import (
 // TAP is a TAP interface, made if there is none (Linux, CAP_NET_ADMIN). The host must
 // bring it up, and give it an address of its own: ip link set NAME up. addrs are the
 // port's addresses.
-func TAP(name string, addrs ...netip.Addr) Wire { return deviceWire{name, addrs, openTAP} }
+func TAP(name string, addrs ...netip.Addr) Wire { return deviceWire{name, addrs, openTAP, false} }
 
 // Packet is a network interface, beside what the host does with it (Linux,
 // CAP_NET_RAW). addrs are the port's addresses, which must not be the host's.
-func Packet(name string, addrs ...netip.Addr) Wire { return deviceWire{name, addrs, openPacket} }
+func Packet(name string, addrs ...netip.Addr) Wire {
+	return deviceWire{name, addrs, openPacket, true}
+}
 
 type deviceWire struct {
 	name  string
 	addrs []netip.Addr
 	file  func(name string) (int, error)
+	ring  bool
 }
 
 func (w deviceWire) open(cfg *Config) (transport, error) {
@@ -49,6 +52,14 @@ func (w deviceWire) open(cfg *Config) (transport, error) {
 	d := &device{frames: frames{filter: cfg.Filter}, f: os.NewFile(uintptr(fd), w.name), buf: make([]byte, 1<<16), linkMTU: 1500}
 	if i, err := net.InterfaceByName(w.name); err == nil {
 		d.linkMTU = i.MTU
+	}
+	if w.ring {
+		p, err := newPacket(*d, fd)
+		if err != nil {
+			d.f.Close()
+			return nil, err
+		}
+		return p, nil
 	}
 	return d, nil
 }
