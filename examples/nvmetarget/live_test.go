@@ -24,7 +24,7 @@ import (
 var (
 	update = flag.Bool("update", false, "write INTEROP.md")
 	speed  = flag.Bool("throughput", false, "compare the speed with Linux's target, in a second guest")
-	grid   = flag.Bool("grid", false, "fio with all sizes, depths, patterns, faults and addresses")
+	grid   = flag.Int("grid", 0, "fio with all sizes, depths, patterns, faults and addresses: so many times 64 commands of 512 bytes and 4 KiB, 8 of 64 KiB, 2 of 1 MiB each")
 	golden = flag.String("golden", "", "write what Linux's host and target say to each other to this pcap `file`")
 	keep   = flag.String("keep", "", "keep captures and the guest's console in this folder")
 )

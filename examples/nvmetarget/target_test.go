@@ -568,7 +568,7 @@ func TestManyHosts(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 	list = nil
-	small(t, before, 3<<20+hosts*8<<10) // what the wire and maps keep does not grow with the hosts
+	small(t, before, 3<<20+hosts*16<<10) // what the wire and maps keep does not grow with the hosts
 }
 
 // Hosts that come and go without end, properly and not, harm no other, and leave nothing.
