@@ -43,6 +43,11 @@ type identity struct {
 	ext  uint16 // a sum of the extended headers
 }
 
+// is reports whether e is of the same identity, down to what was cut off.
+func (e *sighting) is(id *identity) bool {
+	return e.sum == id.sum && e.icrc == id.icrc && e.ext == id.ext
+}
+
 // may reports whether e may be a sighting of the packet that id is of.
 func (e *sighting) may(id *identity) bool {
 	return e.sum == id.sum && (e.icrc == id.icrc || e.icrc == 0 || id.icrc == 0) && (e.ext == id.ext || e.ext == 0 || id.ext == 0)
@@ -82,39 +87,56 @@ func (t *sightings) setOf(sum uint64) [setSize]place32 {
 	return t.index[int(sum>>8)&(len(t.index)-1)]
 }
 
-// find returns what was seen of id, and how many were put since, or nil; set is
+// find returns the newest that may be of id, and how many were put since, or nil; set is
 // setOf(id.sum).
-func (t *sightings) find(id *identity, set *[setSize]place32) (*sighting, int) {
+func (t *sightings) find(id *identity, set *[setSize]place32) (found *sighting, since int) {
 	tag := tagOf(id.sum)
 	for _, p := range set {
 		if p&^turnMask == tag {
-			if e := &t.ring[int(p)&(len(t.ring)-1)]; e.may(id) {
-				return e, int((t.n - uint32(p)) & turnMask)
+			e, n := &t.ring[int(p)&(len(t.ring)-1)], int((t.n-uint32(p))&turnMask)
+			if e.may(id) && (found == nil || n < since) {
+				found, since = e, n
 			}
 		}
 	}
-	return nil, 0
+	return found, since
 }
 
-// next returns what makes room for the next.
-func (t *sightings) next() *sighting { return &t.ring[int(t.n)&(len(t.ring)-1)] }
-
-// put stores e as the newest, in place of what was seen with its sum before.
-func (t *sightings) put(e sighting) {
-	g := &t.index[int(e.sum>>8)&(len(t.index)-1)]
-	tag := tagOf(e.sum)
+// way returns which place of its set the next of id takes: that of what was seen of it
+// before, or a free one, or that of the oldest.
+func (t *sightings) way(g *[setSize]place32, id *identity) int {
+	tag := tagOf(id.sum)
 	way, most := 0, uint32(0)
 	for i, p := range g {
-		if p&^turnMask == tag || p == 0 {
-			way = i
-			break
+		if p == 0 || p&^turnMask == tag && t.ring[int(p)&(len(t.ring)-1)].is(id) {
+			return i
 		}
 		if age := (t.n - uint32(p)) & turnMask; age > most {
 			way, most = i, age
 		}
 	}
-	g[way] = tag | place32(t.n&turnMask)
-	*t.next() = e
+	return way
+}
+
+// displaced returns what cannot be found any more when the next is of id; nil: nothing.
+func (t *sightings) displaced(id *identity) *sighting {
+	g := &t.index[int(id.sum>>8)&(len(t.index)-1)]
+	p := g[t.way(g, id)]
+	if p == 0 {
+		p = place32(t.n)
+	}
+	e := &t.ring[int(p)&(len(t.ring)-1)]
+	if e.sum == 0 {
+		return nil
+	}
+	return e
+}
+
+// put stores e as the newest.
+func (t *sightings) put(e sighting) {
+	g := &t.index[int(e.sum>>8)&(len(t.index)-1)]
+	g[t.way(g, &identity{e.sum, e.icrc, e.ext})] = tagOf(e.sum) | place32(t.n&turnMask)
+	t.ring[int(t.n)&(len(t.ring)-1)] = e
 	t.n++
 }
 
@@ -334,7 +356,7 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 			p.lastID = f.ID
 		}
 		if here != p.id {
-			if old := w.sighted.next(); p.away >= 4 && old.sum != 0 && old.at <= w.now && w.now-old.at < maxFold {
+			if old := w.sighted.displaced(id); p.away >= 4 && old != nil && old.at <= w.now && w.now-old.at < maxFold {
 				// What makes room is young: these may be copies of what had to go.
 				w.sighted.grow()
 			}

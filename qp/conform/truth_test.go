@@ -66,6 +66,8 @@ type world struct {
 	times    []time.Duration // completion times of signalled work, as the requester had them
 	hasFault bool
 	mirrored bool // taps["again"] is by mirror ports
+	calls    int  // connections
+	managed  bool // of which the captures have connection management
 }
 
 // tap is a capture, and where each of its frames comes from.
@@ -243,8 +245,10 @@ func buildWorld(tb testing.TB, seed uint64) *world {
 	}
 	a, b, middle := records(tb, ca.Bytes()), records(tb, cb.Bytes()), records(tb, cmid.Bytes())
 	if seed%2 == 1 {
-		setup := managed(calls, a, b)
-		a, b, middle = slices.Concat(setup, a), slices.Concat(setup, b), slices.Concat(setup, middle)
+		setup, end := managed(calls, a, b)
+		a, b, middle = slices.Concat(setup, a, end), slices.Concat(setup, b, end), slices.Concat(setup, middle, end)
+		w.managed = len(end) > 0
+		w.calls = len(calls)
 	}
 	w.taps["a"], w.taps["b"], w.taps["middle"] = tap{recs: a}, tap{recs: b}, tap{recs: middle}
 	w.taps["merged"] = tap{recs: merge(a, b, 0)}
@@ -268,9 +272,10 @@ type call struct {
 	depth uint8
 }
 
-// managed returns the REQ and REP of the calls, a millisecond before the frames of a
-// and b.
-func managed(calls []call, a, b []rec) []rec {
+// managed returns the REQ and REP of the calls, and a REQ that is rejected, a
+// millisecond before the frames of a and b; and the DREQ and DREP, a millisecond behind
+// them.
+func managed(calls []call, a, b []rec) (setup, end []rec) {
 	var from [2]frame.Frame // of the right addresses
 	for _, r := range slices.Concat(a, b) {
 		var f frame.Frame
@@ -278,22 +283,26 @@ func managed(calls []call, a, b []rec) []rec {
 			from[f.Src.As4()[3]-1] = f
 		}
 	}
-	if from[0].Src == from[1].Src || !from[0].Src.IsValid() || !from[1].Src.IsValid() || len(a) == 0 {
-		return nil
+	if from[0].Src == from[1].Src || !from[0].Src.IsValid() || !from[1].Src.IsValid() || len(a) == 0 || len(b) == 0 {
+		return nil, nil
 	}
-	var out []rec
+	out := &setup
+	at := a[0].ts.Add(-ms)
 	put := func(side int, m *cm.Message) {
 		f := from[side]
 		f.Packet = bth.Packet{Header: bth.Header{Opcode: bth.UDSendOnly, PKey: 0xffff, DestQP: 1, M: true}}
 		f.Packet.DETH = bth.DETH{QKey: 0x80010000, SrcQP: 1}
 		f.Packet.SetPayload(m.AppendTo(nil))
 		d := f.AppendTo(nil)
-		out = append(out, rec{a[0].ts.Add(-ms + time.Duration(len(out))*us), d, len(d)})
+		*out = append(*out, rec{at, d, len(d)})
+		at = at.Add(us)
 	}
+	head := cm.Header{BaseVersion: 1, MgmtClass: cm.ClassCM, ClassVersion: 2, Method: cm.MethodSend}
 	for i, c := range calls {
 		mtus := map[int]cm.MTU{256: cm.MTU256, 1024: cm.MTU1024, 4096: cm.MTU4096}
 		var m cm.Message
-		m.Header = cm.Header{BaseVersion: 1, MgmtClass: cm.ClassCM, ClassVersion: 2, Method: cm.MethodSend, AttributeID: cm.AttrREQ}
+		m.Header = head
+		m.Header.AttributeID = cm.AttrREQ
 		m.REQ.LocalCommID, m.REQ.LocalQPN, m.REQ.StartingPSN = uint32(100+i), c.qps[0], uint32(c.first[1])
 		m.REQ.PathPacketPayloadMTU, m.REQ.InitiatorDepth, m.REQ.ResponderResources = mtus[c.mtu], c.depth, c.depth
 		put(0, &m)
@@ -302,7 +311,26 @@ func managed(calls []call, a, b []rec) []rec {
 		m.REP.InitiatorDepth, m.REP.ResponderResources = c.depth, c.depth
 		put(1, &m)
 	}
-	return out
+	var m cm.Message
+	m.Header = head
+	m.Header.AttributeID = cm.AttrREQ
+	m.REQ.LocalCommID, m.REQ.LocalQPN, m.REQ.StartingPSN, m.REQ.PathPacketPayloadMTU = 99, calls[0].qps[0]+100, 7, cm.MTU1024
+	put(0, &m)
+	m.Header.AttributeID = cm.AttrREJ
+	m.REJ.RemoteCommID, m.REJ.Reason = 99, 28
+	put(1, &m)
+	out, at = &end, slices.MaxFunc(slices.Concat(a, b), func(x, y rec) int { return x.ts.Compare(y.ts) }).ts.Add(ms)
+	for i, c := range calls {
+		var m cm.Message
+		m.Header = head
+		m.Header.AttributeID = cm.AttrDREQ
+		m.DREQ.LocalCommID, m.DREQ.RemoteCommID, m.DREQ.RemoteQPNEECN = uint32(100+i), uint32(200+i), c.qps[1]
+		put(0, &m)
+		m.Header.AttributeID = cm.AttrDREP
+		m.DREP.LocalCommID, m.DREP.RemoteCommID = uint32(200+i), uint32(100+i)
+		put(1, &m)
+	}
+	return setup, end
 }
 
 // interfaces is what one program captures at two places at once, and tells apart.
@@ -398,6 +426,13 @@ func TestTruth(t *testing.T) {
 				if f.Src == hostAt(i) && f.Check >= conform.ResentNAK && f.Check <= conform.ResentTimeout {
 					backs = append(backs, f)
 				}
+			}
+			if w.managed {
+				n := map[conform.Check]int{}
+				for _, f := range all {
+					n[f.Check]++
+				}
+				require.Equal(t, [3]int{w.calls, w.calls, 1}, [3]int{n[conform.Connected], n[conform.Disconnected], n[conform.Rejected]}, w.what)
 			}
 			if name == "a" {
 				_, again, _ := watch("again")
