@@ -37,8 +37,8 @@ func (l *lab) files(t *testing.T) {
 		l.launch(t, "9prdma", name, append([]string{"-root", root}, more...)...)
 		return root
 	}
-	// The client asks for no retries: what it sends must arrive, and be acknowledged soon.
-	for _, c := range []struct{ name, faults string }{{"9p", ""}, {"9p-faults", "sent-loss=1,sent-reorder=1,duplicate=5"}} {
+	// The client asks for no retries, of both sides: all must arrive, in order and soon.
+	for _, c := range []struct{ name, faults string }{{"9p", ""}, {"9p-faults", "duplicate=5"}} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.faults != "" && testing.Short() {
 				t.Skip("with faults")
@@ -47,14 +47,36 @@ func (l *lab) files(t *testing.T) {
 			if c.faults != "" {
 				more = []string{"-faults", c.faults}
 			}
-			root := serve(t, c.name, more...)
-			l.sh(t, "%s; cp -a %s /mnt; cd %s/..; "+
-				"find nvme -type f | sort | xargs md5sum >/tmp/sums; cd /mnt; md5sum -c /tmp/sums >/tmp/out; ! grep -v OK /tmp/out; cd /; umount /mnt", mount, tree, tree)
-			l.sh(t, "%s; cd /mnt; md5sum -c /tmp/sums >/tmp/out; ! grep -v OK /tmp/out; "+
-				"mkdir d; echo one >d/a; chmod 640 d/a; ln -s a d/l; ln d/a d/h; mv d e; echo two >>e/a; [ \"$(cat e/l)\" = \"$(printf 'one\\ntwo')\" ]; [ $(stat -c %%a e/a) = 640 ]; "+
-				"touch -d '2001-02-03 04:05:06' e/h; truncate -s 3 e/a; [ $(stat -c %%s e/h) = 3 ]; rm e/l; ! rmdir e 2>/dev/null; "+
-				"mkdir many; cd many; i=0; while [ $i -lt 400 ]; do : >$i-with-a-name-that-is-long-enough-to-fill-a-message; i=$((i+1)); done; [ $(ls | wc -l) = 400 ]; "+
-				"df /mnt | grep -q 192.0.2.1; cd /; umount /mnt", mount)
+			var root string
+			// use runs what uses the mount. A machine that has no time for the guest for half
+			// a second ends the mount: then once more from the beginning.
+			use := func(format string, args ...any) bool {
+				a := l.Do(t, "sh ms=100000 -- set -e; %s", fmt.Sprintf(format, args...))
+				if a.Words["status"] == "0" {
+					return true
+				}
+				log := l.sh(t, "dmesg -c; umount -l /mnt || true")
+				require.Contains(t, log, "non-flush error status = 12", "no time-out, but %s", a.Words["out"])
+				t.Log("the mount ended by a time-out")
+				l.stop(t, syscall.SIGKILL)
+				return false
+			}
+			try := 1
+			for ; ; try++ {
+				require.LessOrEqual(t, try, 3, "time-outs")
+				root = serve(t, c.name, more...)
+				if !use("%s; cp -a %s /mnt; cd %s/..; "+
+					"find nvme -type f | sort | xargs md5sum >/tmp/sums; cd /mnt; md5sum -c /tmp/sums >/tmp/out; ! grep -v OK /tmp/out; cd /; umount /mnt", mount, tree, tree) {
+					continue
+				}
+				if use("%s; cd /mnt; md5sum -c /tmp/sums >/tmp/out; ! grep -v OK /tmp/out; "+
+					"mkdir d; echo one >d/a; chmod 640 d/a; ln -s a d/l; ln d/a d/h; mv d e; echo two >>e/a; [ \"$(cat e/l)\" = \"$(printf 'one\\ntwo')\" ]; [ $(stat -c %%a e/a) = 640 ]; "+
+					"touch -d '2001-02-03 04:05:06' e/h; truncate -s 3 e/a; [ $(stat -c %%s e/h) = 3 ]; rm e/l; ! rmdir e 2>/dev/null; "+
+					"mkdir many; cd many; i=0; while [ $i -lt 400 ]; do : >$i-with-a-name-that-is-long-enough-to-fill-a-message; i=$((i+1)); done; [ $(ls | wc -l) = 400 ]; "+
+					"df /mnt | grep -q 192.0.2.1; cd /; umount /mnt", mount) {
+					break
+				}
+			}
 			l.stop(t, syscall.SIGINT)
 			sums := strings.Fields(l.sh(t, "cat /tmp/sums"))
 			require.NotEmpty(t, sums)
@@ -66,7 +88,11 @@ func (l *lab) files(t *testing.T) {
 			names, err := os.ReadDir(root + "/many")
 			require.NoError(t, err)
 			require.Len(t, names, 400)
-			l.clean(t)
+			if try > 1 {
+				l.forgotten(t)
+			} else {
+				l.clean(t)
+			}
 		})
 	}
 	// A request that waits for a server that is gone waits until it is killed; all others
