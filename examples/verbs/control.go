@@ -146,7 +146,8 @@ func (e *engine) createQP(x *C.struct_rv_qp) C.int {
 	ib := (*C.struct_ibv_qp)(unsafe.Pointer(x))
 	p := &pair{c: x}
 	cfg := softnic.QPConfig{SendCQ: e.cq, RecvCQ: e.cq, XRCD: uint32(x.xrcdn)}
-	cfg.Type, cfg.PD, cfg.Memory, cfg.SignalAll = types[ib.qp_type], qp.PD(x.pd), e.mem, x.sq_sig_all != 0
+	mem := &pairMemory{memory: e.mem, pd: qp.PD(x.pd)}
+	cfg.Type, cfg.PD, cfg.Memory, cfg.SignalAll = types[ib.qp_type], mem.pd, mem, x.sq_sig_all != 0
 	cfg.MaxSendWR, cfg.MaxRecvWR = int(x.sq.size), int(x.rq.size)
 	cfg.MaxRdAtomic, cfg.MaxDestRdAtomic = C.RV_MAX_RD, C.RV_MAX_RD
 	cfg.Window = e.wire.window()
@@ -166,7 +167,7 @@ func (e *engine) createQP(x *C.struct_rv_qp) C.int {
 		e.log.Warn("create QP", "err", err)
 		return C.ENOMEM
 	}
-	p.q = q
+	p.q, mem.qpn = q, q.Num()
 	ib.qp_num = C.uint32_t(q.Num())
 	e.qps[q.Num()] = p
 	if x.sq.bell >= 0 {

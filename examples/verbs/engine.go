@@ -237,7 +237,7 @@ func (e *engine) start() error {
 	seed := new([32]byte)
 	crand.Read(seed[:])
 	// Keys are not sealed: the low byte of a window's key is the program's (ibv_inc_rkey).
-	e.mem = &memory{Regions: regions, access: map[uint32]uint32{}, keys: map[uint32]uint32{}}
+	e.mem = &memory{Regions: regions, access: map[uint32]uint32{}, windows: map[uint32]*window{}, bound: map[uint32]int{}}
 	cfg := softnic.Config{MAC: macOf(e.addr), GIDs: []softnic.GID{{Addr: e.addr.WithZone("")}}, MaxQPs: C.RV_MAX_QP, Regions: regions,
 		PeerMAC: e.wire.PeerMAC(), Seed: seed, CM: &cm.Config{}}
 	if e.log.Enabled(context.Background(), slog.LevelDebug) {

@@ -17,8 +17,49 @@ import (
 // wrong key; and windows that peers may write need a region that may be written.
 type memory struct {
 	*qp.Regions
-	access map[uint32]uint32 // of each region: enum ibv_access_flags
-	keys   map[uint32]uint32 // of each window, by its handle: the key that it has now
+	access  map[uint32]uint32  // of each region: enum ibv_access_flags
+	windows map[uint32]*window // by their handles
+	bound   map[uint32]int     // windows that are bound to each region
+}
+
+// window is a memory window.
+type window struct {
+	key    uint32 // that it has now
+	pd     qp.PD
+	region uint32 // that it is bound to, or 0
+}
+
+// pairMemory is the memory of a queue pair, which binds windows of its protection domain
+// only, and invalidates those only that are bound to it.
+type pairMemory struct {
+	*memory
+	pd  qp.PD
+	qpn uint32
+}
+
+// Bind implements qp.Binder.
+func (m *pairMemory) Bind(b qp.Binding) (uint32, error) {
+	w := m.windows[b.Window&^0xff] // the same for all keys of a window
+	if w == nil || w.pd != m.pd || b.Access&(qp.RemoteWrite|qp.RemoteAtomic) != 0 && m.access[b.Region]&C.IBV_ACCESS_LOCAL_WRITE == 0 {
+		return 0, qp.ErrBind
+	}
+	b.Window = w.key
+	k, err := m.Regions.Bind(b)
+	if err == nil {
+		if w.key = k; b.Len == 0 {
+			b.Region = 0
+		}
+		m.attach(w, b.Region)
+	}
+	return k, err
+}
+
+// InvalidateLocal implements qp.Binder.
+func (m *pairMemory) InvalidateLocal(rkey uint32) error {
+	if !m.Invalidate(qp.RemoteAccess{PD: m.pd, QPN: m.qpn, RKey: rkey}) {
+		return qp.ErrNoRegion
+	}
+	return nil
 }
 
 // page is the least that memory is mapped in.
@@ -36,20 +77,23 @@ func (m *memory) Local(a qp.LocalAccess) ([]byte, bool) {
 	return b, ok && (len(b) == 0 || touch(b, a.Write))
 }
 
-// Bind implements qp.Binder.
-func (m *memory) Bind(b qp.Binding) (uint32, error) {
-	if b.Access&(qp.RemoteWrite|qp.RemoteAtomic) != 0 && m.access[b.Region]&C.IBV_ACCESS_LOCAL_WRITE == 0 {
-		return 0, qp.ErrBind
+// attach notes that a window is bound to a region, or with 0 to none.
+func (m *memory) attach(w *window, region uint32) {
+	if m.bound[w.region]--; m.bound[w.region] <= 0 {
+		delete(m.bound, w.region)
 	}
-	h := b.Window &^ 0xff // the same for all keys of a window
-	if k, ok := m.keys[h]; ok {
-		b.Window = k
+	if w.region = region; region != 0 {
+		m.bound[region]++
 	}
-	k, err := m.Regions.Bind(b)
-	if err == nil {
-		m.keys[h] = k
+}
+
+// Invalidate implements qp.Memory.
+func (m *memory) Invalidate(a qp.RemoteAccess) bool {
+	ok := m.Regions.Invalidate(a)
+	if w := m.windows[a.RKey&^0xff]; ok && w != nil {
+		m.attach(w, 0)
 	}
-	return k, err
+	return ok
 }
 
 var seen byte
@@ -109,7 +153,11 @@ func (e *engine) register(c *C.struct_rv_cmd) C.int {
 	return 0
 }
 
+// deregister carries out RV_DEREG_MR, which a region refuses while a window is bound to it.
 func (e *engine) deregister(key C.uint32_t) C.int {
+	if e.mem.bound[uint32(key)] != 0 {
+		return C.EBUSY
+	}
 	if e.mem.Deregister(uint32(key)) != nil {
 		return C.EINVAL
 	}
@@ -121,10 +169,12 @@ func (e *engine) deregister(key C.uint32_t) C.int {
 func (e *engine) window(c *C.struct_rv_cmd) C.int {
 	h := uint32(c.key) &^ 0xff
 	if c.op == C.RV_DEALLOC_MW {
-		if e.mem.Deregister(e.mem.keys[h]) != nil {
+		w := e.mem.windows[h]
+		if w == nil || e.mem.Deregister(w.key) != nil {
 			return C.EINVAL
 		}
-		delete(e.mem.keys, h)
+		e.mem.attach(w, 0)
+		delete(e.mem.windows, h)
 		return 0
 	}
 	alloc := e.mem.AllocWindow
@@ -135,7 +185,7 @@ func (e *engine) window(c *C.struct_rv_cmd) C.int {
 	if err != nil {
 		return C.ENOMEM
 	}
-	e.mem.keys[key&^0xff] = key
+	e.mem.windows[key&^0xff] = &window{key: key, pd: qp.PD(c.pd)}
 	c.key = C.uint32_t(key)
 	return 0
 }
