@@ -183,10 +183,10 @@ func (c *checker) unjudged() []string {
 }
 
 // partly reports whether much could not be judged, for a reason other than lost
-// frames.
+// frames and copies.
 func (c *checker) partly() (yes bool) {
 	c.w.NotJudged(func(_ conform.Rule, why conform.Reason, _ uint64) bool {
-		yes = why != conform.ReasonLoss
+		yes = why != conform.ReasonLoss && why != conform.ReasonCopies
 		return !yes
 	})
 	return yes

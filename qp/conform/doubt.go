@@ -137,6 +137,7 @@ const (
 	ReasonClock                   // the time stamps say nothing
 	ReasonUnpaired                // it is not known which flow answers which
 	ReasonEncrypted               // not to be read
+	ReasonCopies                  // packets were captured twice, and nothing tells copies from what was sent again
 	reasons
 )
 
@@ -147,6 +148,7 @@ var reasonTexts = [reasons]string{
 	ReasonClock:     "the time stamps do not advance",
 	ReasonUnpaired:  "it is not known which flow answers which",
 	ReasonEncrypted: "the packets are encrypted",
+	ReasonCopies:    "packets were captured more than once, and nothing in them tells copies from what was sent again, so that such counts are not exact",
 }
 
 // String says the reason.

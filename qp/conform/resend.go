@@ -396,7 +396,7 @@ func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 		// It may have been on its way already, sent again for another reason.
 	case since <= int64(w.cfg.Reorder) && w.repeat >= 0 &&
 		(s.Duplicates+s.peerOr(w).Duplicates > 0 || w.gap.hits > 1 && w.gap.near(w.repeat)):
-		w.leave(RNRTooEarly, ReasonLoss, 1) // it may be one more of the copies
+		w.leave(RNRTooEarly, ReasonCopies, 1)
 	case since <= int64(w.cfg.Reorder):
 		// So may one of which the first sending was not seen.
 		w.hint(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
