@@ -113,7 +113,8 @@ func (d *Direction) send(p *packet) {
 		p.at = at
 		d.pass(p, false)
 	default:
-		d.fly(at, p)
+		p.at = at
+		d.fly(p)
 	}
 }
 
@@ -131,16 +132,16 @@ func (d *Direction) pass(p *packet, late bool) {
 	if late {
 		d.flyLate(p)
 	} else {
-		d.fly(p.at, p)
+		d.fly(p)
 	}
 }
 
 // fly has p arrive when its time has come, after all that is under way.
-func (d *Direction) fly(at stamp, p *packet) {
-	if d.flight.n == 0 {
-		d.toE.queue.push(newEvent(at, evArrive, d.id))
+func (d *Direction) fly(p *packet) {
+	if d.flight.head == nil {
+		d.toE.queue.push(newEvent(p.at, evArrive, d.id))
 	}
-	d.flight.push(at, p)
+	d.flight.push(p)
 }
 
 // flyLate has p arrive when its time has come.
@@ -212,13 +213,9 @@ func (d *Direction) damage(p *packet) {
 
 // arrive takes the first packet out of flight.
 func (d *Direction) arrive() {
-	f := &d.flight
-	x := f.first()
-	p := x.p
-	x.p = nil
-	f.head++
-	if f.n--; f.n != 0 {
-		d.toE.queue.push(newEvent(f.first().at, evArrive, d.id))
+	p := d.flight.pop()
+	if q := d.flight.head; q != nil {
+		d.toE.queue.push(newEvent(q.at, evArrive, d.id))
 	}
 	d.deliver(p)
 }

@@ -149,7 +149,7 @@ func (q *egress) left(p *packet) {
 	w := &q.q[prio]
 	w.bytes -= size
 	q.bytes -= size
-	if w.n == 0 {
+	if w.head == nil {
 		q.nonEmpty &^= 1 << prio
 	}
 	s.used -= int(size)
@@ -247,8 +247,8 @@ func (q *egress) next() *packet {
 func (q *egress) roundRobin(ready uint8) int {
 	for {
 		p := int(q.turn)
-		if ready>>p&1 != 0 && q.deficit[p] >= int(q.q[p].first().size) {
-			q.deficit[p] -= int(q.q[p].first().size)
+		if ready>>p&1 != 0 && q.deficit[p] >= int(q.q[p].head.size) {
+			q.deficit[p] -= int(q.q[p].head.size)
 			return p
 		}
 		if ready>>p&1 == 0 {

@@ -114,10 +114,12 @@ func (l *Link) Config() LinkConfig { return l.cfg }
 // Direction is one direction of a link.
 type Direction struct {
 	// What an arrival looks at: one line of the processor's cache.
-	flight flight
+	flight list    // packets under way, by arrival
 	toE    *engine // of to
 	toSW   *Switch // the node that it leads to: one of these two
 	toHost *Host
+	e      *engine // of from
+	q      *egress // of a switch
 	id     int32
 	toPort int32 // of toSW
 
@@ -132,9 +134,7 @@ type Direction struct {
 	crossing  bool // it leads to another engine
 	delay     int64
 
-	e           *engine // of from
-	q           *egress // of a switch
-	lastArrival stamp   // of flight
+	lastArrival stamp // of flight
 	count       uint64
 	counters    LinkCounters
 

@@ -25,7 +25,7 @@ const noECN = 0xff
 // first, so that it is one line of the processor's cache.
 type packet struct {
 	next    *packet // in a list, or free
-	at      stamp   // arrival, of those that are late or cross to another engine
+	at      stamp   // arrival
 	size    int32   // bytes on the wire with FCS, without preamble and gap
 	dst     int32   // number of the host that it is for, -1 for all
 	ingress int32   // in a switch: the port it came by
@@ -78,83 +78,11 @@ func (l *list) pop() *packet {
 	return p
 }
 
-// ring is a queue of packets in an array: those before and after one are not looked at
-// when it comes or goes.
-type ring struct {
-	buf     []*packet // a power of two of them
-	head, n uint32
-}
-
-func (r *ring) push(p *packet) {
-	if int(r.n) == len(r.buf) {
-		r.buf, r.head = grown(r.buf, r.head), 0
-	}
-	r.buf[(r.head+r.n)&uint32(len(r.buf)-1)] = p
-	r.n++
-}
-
-// first returns the packet that pop would, or nil.
-func (r *ring) first() *packet {
-	if r.n == 0 {
-		return nil
-	}
-	return r.buf[r.head&uint32(len(r.buf)-1)]
-}
-
-func (r *ring) pop() *packet {
-	if r.n == 0 {
-		return nil
-	}
-	at := r.head & uint32(len(r.buf)-1)
-	p := r.buf[at]
-	r.buf[at] = nil
-	r.head = at + 1
-	r.n--
-	return p
-}
-
 // all ranges over the packets, the first first.
-func (r *ring) all(yield func(p *packet) bool) {
-	for i := range r.n {
-		if !yield(r.buf[(r.head+i)&uint32(len(r.buf)-1)]) {
-			return
-		}
+func (l *list) all(yield func(p *packet) bool) {
+	for p := l.head; p != nil && yield(p); p = p.next {
 	}
 }
-
-// grown returns an array of twice the size with what is in a full one, from head on.
-func grown[T any](buf []T, head uint32) []T {
-	b := make([]T, max(8, 2*len(buf)))
-	if len(buf) != 0 {
-		head &= uint32(len(buf) - 1)
-		copy(b[copy(b, buf[head:]):], buf[:head])
-	}
-	return b
-}
-
-// flying is a packet on a link, and when it arrives: beside each other, so that the time
-// of the next is at hand when one arrives.
-type flying struct {
-	at stamp
-	p  *packet
-}
-
-// flight is what is under way on a link, by arrival: a ring.
-type flight struct {
-	buf     []flying
-	head, n uint32
-}
-
-func (f *flight) push(at stamp, p *packet) {
-	if int(f.n) == len(f.buf) {
-		f.buf, f.head = grown(f.buf, f.head), 0
-	}
-	f.buf[(f.head+f.n)&uint32(len(f.buf)-1)] = flying{at, p}
-	f.n++
-}
-
-// first returns the next to arrive; there is one.
-func (f *flight) first() *flying { return &f.buf[f.head&uint32(len(f.buf)-1)] }
 
 // newPacket returns a packet to be filled.
 func (e *engine) newPacket() *packet {

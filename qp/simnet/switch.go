@@ -133,7 +133,7 @@ type egress struct {
 	maxBytes int32 // that there were
 	limit    int32 // of bytes, for priorities that are not lossless
 
-	q      [8]queue // from here on priorities 0 and 3 have a line of the cache to themselves
+	q      [8]queue
 	cp     cnp.CongestionPoint
 	pauses pauses
 
@@ -143,7 +143,7 @@ type egress struct {
 
 // queue is what waits for an output in one priority.
 type queue struct {
-	ring
+	list
 	bytes int32
 }
 

@@ -248,7 +248,7 @@ func (n *Network) exchange() {
 				if p.late {
 					d.flyLate(p)
 				} else {
-					d.fly(p.at, p)
+					d.fly(p)
 				}
 				if back := to.free; back != nil {
 					to.free = back.next

@@ -21,11 +21,14 @@ func (e *engine) warm(list []event) {
 		switch ev.class() {
 		case evArrive:
 			d := dirs[ev.arg()]
-			p := d.flight.first().p
+			p := d.flight.head
 			s := d.toSW
 			if s == nil {
 				sum += uint64(d.toHost.zero) + uint64(p.f.TrafficClass) + uint64(p.f.Packet.DestQP)
 				continue
+			}
+			if next := p.next; next != nil {
+				sum += uint64(next.at.ns)
 			}
 			if p.dst >= 0 {
 				if q := s.ways[s.routes[p.dst]].first; q != nil {
@@ -38,7 +41,7 @@ func (e *engine) warm(list []event) {
 			if q := d.q; q == nil {
 				sum += uint64(d.from.host.zero)
 			} else if q.nonEmpty != 0 {
-				sum += uint64(q.q[bits.TrailingZeros8(q.nonEmpty)].first().size)
+				sum += uint64(q.q[bits.TrailingZeros8(q.nonEmpty)].head.size)
 			}
 		}
 	}
