@@ -24,6 +24,7 @@ type card struct {
 	started time.Time
 	took    time.Duration
 	results []*result
+	planned int             // how many scripts there were to run
 	known   map[string]bool // deviations of the baseline
 	pcap    string
 }

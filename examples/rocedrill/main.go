@@ -184,7 +184,7 @@ func (o *options) exam(ctx context.Context, stdout, stderr io.Writer) (int, erro
 		return 2, err
 	}
 	switch {
-	case ctx.Err() != nil:
+	case len(c.results) < c.planned:
 		return 2, errors.New("interrupted: the card has what was run until then")
 	case c.count(notReached) == len(c.results):
 		return 2, fmt.Errorf("nothing could be run: %s", c.results[0].why)
@@ -366,6 +366,7 @@ func examine(ctx context.Context, d *device, groups []*group, only string, progr
 			}
 		}
 	}
+	c.planned = len(all)
 	for i, s := range all {
 		if ctx.Err() != nil {
 			break

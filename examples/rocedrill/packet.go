@@ -376,10 +376,14 @@ func (r *run) expect(w *script.Words, from, to time.Duration, eventually bool) e
 		wait = min(wait, r.d.quiet)
 	}
 	start := r.last
+	until := start.Add(wait)
+	if now := r.d.link.now().Add(wait); to == r.d.patience && now.After(until) {
+		until = now // what the agent was asked in between took its time
+	}
 	for {
-		p, ok := r.next(start.Add(wait))
+		p, ok := r.next(until)
 		if !ok && nothing {
-			r.last = start.Add(wait)
+			r.last = until
 			return nil
 		}
 		if !ok {
