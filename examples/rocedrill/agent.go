@@ -252,7 +252,7 @@ func (c *consoleFile) said() string {
 	}
 	var out []string
 	for _, m := range lastWords.FindAllString(string(b), -1) {
-		m = strings.Join(strings.Fields(liveWords.ReplaceAllString(m, "")), " ")
+		m = strings.TrimSuffix(strings.Join(strings.Fields(liveWords.ReplaceAllString(m, "")), " "), ", address:")
 		if !slices.Contains(out, m) && len(out) < 3 {
 			out = append(out, m)
 		}

@@ -60,6 +60,10 @@ func (d *device) examine(s *drill) *result {
 // repeat runs a script until it is clear what it finds.
 func (d *device) repeat(s *drill) *result {
 	res := d.once(s)
+	for try := 0; try < 10 && res.verdict == notReached && res.why == errStarting.Error() && d.link.real(); try++ {
+		time.Sleep(300 * time.Millisecond)
+		res = d.once(s)
+	}
 	if res.verdict != deviates || !d.link.real() || res.stmt == quietKernel || res.died {
 		return res
 	}
@@ -67,6 +71,9 @@ func (d *device) repeat(s *drill) *result {
 	first.misses = 1
 	for ; first.tries < 3; first.tries++ {
 		again := d.once(s)
+		if again.verdict == notReached && again.why == errStarting.Error() {
+			continue
+		}
 		if again.verdict == notReached {
 			break // the device, or its agent, is not well: what it did before counts
 		}
@@ -74,6 +81,8 @@ func (d *device) repeat(s *drill) *result {
 			return again
 		}
 		first.kernel = append(first.kernel, again.kernel...)
+		slices.Sort(first.kernel)
+		first.kernel = slices.Compact(first.kernel)
 		if again.verdict == deviates {
 			first.misses++
 		} else {

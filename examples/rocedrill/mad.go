@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -23,7 +24,12 @@ type call struct {
 	established  bool
 	rep          cm.REP
 	psn, reqSent uint32
+	asked        uint16 // port of the last REQ
 }
+
+// errStarting: rping and rdma_server serve one connection, and are started again by whoever
+// runs them.
+var errStarting = errors.New("the program does not listen, or not yet again")
 
 var madNames = []string{"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR"}
 
@@ -59,7 +65,7 @@ func (r *run) dial(w *script.Words) error {
 	}
 	r.d.comms++
 	r.service, r.mads = bth.RC, true
-	r.calls.local = uint64(r.d.comms)<<8 | 0x5a
+	r.calls.local = uint64(r.d.comms)<<8 | commID
 	r.calls.guid, r.calls.tid = 0x0200_5e00_5300_0001, r.calls.local
 	return nil
 }
@@ -120,6 +126,29 @@ func (r *run) learn(m *madMessage) {
 	r.dutQPN, r.shift = m.REP.LocalQPN, int(m.REP.StartingPSN)
 }
 
+// ofEarlierCall reports whether a message is about a call of an earlier script. A late REP is
+// rejected, so that the program is free again.
+func (r *run) ofEarlierCall(p *packet) bool {
+	m, err := decodeMAD(p.Packet.Payload)
+	if err != nil {
+		return false
+	}
+	ours := map[cm.AttributeID]uint32{cm.AttrREP: m.REP.RemoteCommID, cm.AttrREJ: m.REJ.RemoteCommID, cm.AttrMRA: m.MRA.RemoteCommID,
+		cm.AttrDREQ: m.DREQ.RemoteCommID, cm.AttrDREP: m.DREP.RemoteCommID}[m.Header.AttributeID]
+	if ours&0xff != commID || ours>>8 >= r.d.comms {
+		return false
+	}
+	if m.Header.AttributeID == cm.AttrREP {
+		last := r.last
+		_ = r.sendMAD(script.SplitWords(fmt.Sprintf("REJ comm_id=%d remote_id=%d reason=4 rejected=1", ours, m.REP.LocalCommID)))
+		r.last = last
+	}
+	return true
+}
+
+// commID is the low byte of our communication IDs; the rest counts calls.
+const commID = 0x5a
+
 // hangUp ends the connection.
 func (r *run) hangUp() {
 	c := &r.calls
@@ -165,7 +194,7 @@ func (r *run) sendMAD(w *script.Words) error {
 		}
 		h.MajorVersion = uint8(w.Num("cma_version", 4, 0))
 		h.IPVersion = uint8(w.Num("ip_version", 4, uint64(h.IPVersion)))
-		c.psn = 0
+		c.psn, c.asked = 0, port
 		m.REQ = cm.REQ{LocalCommID: id, ServiceID: cm.ServiceID(w.Num("service", 64, uint64(cm.IPServiceID(cm.ProtocolTCP, port)))), LocalCAGUID: w.Num("guid", 64, c.guid),
 			LocalQPN: uint32(w.Num("qpn", 24, uint64(r.qpn))), ResponderResources: uint8(w.Num("resources", 8, 4)), InitiatorDepth: uint8(w.Num("depth", 8, 4)),
 			RemoteCMResponseTimeout: 20, LocalCMResponseTimeout: uint8(w.Num("response_timeout", 5, 20)), TransportServiceType: cm.TransportServiceType(w.Num("transport", 2, 0)),
@@ -230,6 +259,9 @@ func (r *run) matchMAD(p *packet, words []string) error {
 		return deviated("another opcode")
 	}
 	name, _, _ := strings.Cut(m.String(), " ")
+	if name == "REJ" && words[0] == "REP" && m.REJ.Reason == cm.ReasonInvalidServiceID && r.calls.asked == r.calls.to.Port() {
+		return errStarting
+	}
 	if name != words[0] {
 		return deviated("another opcode")
 	}

@@ -211,7 +211,7 @@ func (r *run) next(until time.Time) (*packet, bool) {
 			}
 			continue
 		}
-		if p.Packet.DestQP == 1 && !r.mads {
+		if p.Packet.DestQP == 1 && (!r.mads || r.ofEarlierCall(p)) {
 			continue
 		}
 		if p.CheckICRC() != frame.ICRCGood {

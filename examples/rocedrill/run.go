@@ -128,7 +128,7 @@ func (r *run) kernelLog() (said string, gone bool) {
 	if err != nil || a.num("lines") == 0 {
 		return "", errors.Is(err, errGone)
 	}
-	said = liveWords.ReplaceAllString(strings.ReplaceAll(a.words["text"], "_", " "), "")
+	said = liveWords.ReplaceAllString(strings.ReplaceAll(a.words["text"], "~", " "), "")
 	return strings.Join(strings.Fields(said), " "), false
 }
 

@@ -27,7 +27,7 @@
  *   poll qp= ms=                           waits for completions: a group each, id= status= op= len= imm=
  *   events                                 asynchronous events since the last time: name= qpn=
  *   log                                    lines= of warnings, oopses and the like in the kernel's log since the
- *                                          last time, the first as text=
+ *                                          last time, the first as text= with ~ for spaces
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -756,7 +756,7 @@ static void kernel_log(void)
 			trouble |= strstr(text, bad[i]) != NULL;
 		if (trouble && lines++ == 0)
 			for (size_t i = 0; i + 1 < sizeof first && text[i + 1] && text[i + 1] != '\n'; i++)
-				first[i] = isspace((unsigned char)text[i + 1]) || text[i + 1] == '|' ? '_' : text[i + 1];
+				first[i] = isspace((unsigned char)text[i + 1]) || text[i + 1] == '|' ? '~' : text[i + 1];
 	}
 	add("ok lines=%d text=%s", lines, first);
 }
