@@ -1,6 +1,7 @@
 /*
  * drill-agent: the device's end of rocedrill. It makes queue pairs and memory regions, posts
- * what it is told, and says what completed.
+ * what it is told, and says what completed. It is one file of whatever length, so that it
+ * can be copied to the device's host and compiled there.
  *
  *     cc -O2 -o drill-agent drill-agent.c -libverbs
  *     ./drill-agent [-d DEVICE] [-i PORT-OF-DEVICE] [-p TCP-PORT] [-a ADDRESS]
