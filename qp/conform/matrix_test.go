@@ -456,12 +456,16 @@ func TestComposed(t *testing.T) {
 			all = append(all, name)
 		}
 	}
-	var sim *world // each one for some runs
+	var sim *world                                                 // each one for some runs
+	seeds := []uint64{577, 757, 909, 1349, 1645, 1926, 1990, 2527} // found something once
 	for seed := range uint64(runs) {
+		seeds = append(seeds, seed)
+	}
+	for _, seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 77))
 		name := all[rng.IntN(len(all))]
 		recs := load(t, name)
-		if seed%40 == 0 {
+		if sim == nil || sim.seed != 10000+seed/40 {
 			sim = buildWorld(t, 10000+seed/40)
 		}
 		if rng.IntN(2) == 0 {
