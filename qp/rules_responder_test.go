@@ -388,7 +388,7 @@ func TestUCLosses(t *testing.T) {
 		var want []byte
 		var bufs [][]byte
 		var gaps, dropped uint64
-		at, missing := first, false
+		at, missing, begun := first, false, false
 		for k := range byte(12) {
 			n := rapid.IntRange(1, 4).Draw(t, "packets")
 			lost := rapid.IntRange(0, 1<<n-1).Draw(t, "lost")
@@ -416,9 +416,14 @@ func TestUCLosses(t *testing.T) {
 				}
 				if missing {
 					gaps++
-					missing = false
+					if begun {
+						dropped++
+					}
+					missing, begun = false, false
 				}
 				v := m.HandlePacket(p, nil)
+				begun = v == qp.Accepted && i < n-1
+				require.Equal(t, dropped, m.Counters().UCMessagesDropped, "at once")
 				if lost&(1<<i-1) == 0 {
 					require.Equal(t, qp.Accepted, v, "message %d, packet %d of %d, lost %b", k, i, n, lost)
 				} else {
@@ -427,8 +432,6 @@ func TestUCLosses(t *testing.T) {
 			}
 			if lost == 0 {
 				want = append(want, k)
-			} else if lost&1 == 0 {
-				dropped++
 			}
 		}
 		// A message that takes no receive shows what is behind the last loss.
@@ -437,6 +440,9 @@ func TestUCLosses(t *testing.T) {
 		require.Equal(t, qp.Accepted, m.HandlePacket(p, nil))
 		if missing {
 			gaps++
+			if begun {
+				dropped++
+			}
 		}
 		var got []byte
 		var c qp.Completion
