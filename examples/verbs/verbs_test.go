@@ -383,7 +383,7 @@ func TestFaults(t *testing.T) {
 			again := c.faults == ""
 			for _, file := range files {
 				out, err := exec.Command(judge, file).CombinedOutput()
-				again = again || strings.Contains(string(out), "sent again")
+				again = again || strings.Contains(string(out), "retransmission")
 				if strings.HasPrefix(c.line, "rping") {
 					continue // which writes into the buffer of a SEND before it is complete
 				}

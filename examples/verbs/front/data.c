@@ -121,6 +121,13 @@ int rv_may_send(enum ibv_qp_type t, uint32_t op)
 	return op < 32 && may >> op & 1;
 }
 
+/* Which operations send data of the caller's. */
+int rv_may_inline(uint32_t op)
+{
+	return op == IBV_WR_SEND || op == IBV_WR_SEND_WITH_IMM || op == IBV_WR_SEND_WITH_INV || op == IBV_WR_RDMA_WRITE ||
+		op == IBV_WR_RDMA_WRITE_WITH_IMM || op == IBV_WR_ATOMIC_WRITE;
+}
+
 int rv_may_post(struct rv_qp *qp)
 {
 	if (qp->magic != ALIVE || !rv_live())
@@ -231,6 +238,8 @@ static int put_send(struct rv_qp *qp, struct ibv_send_wr *wr)
 	}
 	w->srqn = wr->qp_type.xrc.remote_srqn;
 	if (wr->send_flags & IBV_SEND_INLINE) {
+		if (!rv_may_inline(wr->opcode))
+			return EINVAL;
 		for (int i = 0; i < wr->num_sge; i++)
 			if (rv_put_inline(q, w, (void *)(uintptr_t)wr->sg_list[i].addr, wr->sg_list[i].length))
 				return EINVAL;

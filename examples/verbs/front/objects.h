@@ -104,6 +104,7 @@ int rv_queue_init(struct rv_queue *q, struct rv_pd *pd, uint32_t max, uint32_t s
 void rv_queue_reset(struct rv_queue *q);
 void rv_queue_free(struct rv_queue *q);
 int rv_may_send(enum ibv_qp_type t, uint32_t op);
+int rv_may_inline(uint32_t op);
 int rv_may_post(struct rv_qp *qp);
 int rv_sends_begin(struct rv_qp *qp);
 void rv_sends_end(struct rv_qp *qp);

@@ -378,6 +378,8 @@ static void wr_set_inlines(struct ibv_qp_ex *x, size_t n, const struct ibv_data_
 	struct rv_wqe *w = QP(x)->cur;
 	if (!w)
 		return;
+	if (!rv_may_inline(w->opcode))
+		QP(x)->batch_err = EINVAL;
 	w->flags |= IBV_SEND_INLINE;
 	for (size_t i = 0; i < n; i++)
 		if (rv_put_inline(&QP(x)->sq, w, list[i].addr, list[i].length))
