@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/roce-go/roce/examples/internal/term"
@@ -20,7 +21,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run0(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
@@ -275,6 +276,7 @@ func (o *options) open() (*device, error) {
 		return nil, fmt.Errorf("the wire %s: %w", o.segment+o.packet+o.tap, err)
 	}
 	d.link = l
+	d.comms = uint32(time.Now().Unix()) & 0xffff << 7 // a device may still know the calls of an exam before
 	if o.agent != "" {
 		a, err := dialAgent(o.agent)
 		if err != nil {

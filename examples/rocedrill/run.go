@@ -156,7 +156,11 @@ func (r *run) end() error {
 
 // silence waits until d after the last event: nothing may come but what is allowed.
 func (r *run) silence(d time.Duration) error {
-	for until := r.last.Add(d); ; {
+	until := r.last.Add(d)
+	if now := r.d.link.now(); now.After(until) {
+		until = now // what came while the agent was asked counts as well
+	}
+	for {
 		p, ok := r.next(until)
 		if !ok {
 			r.last = until
