@@ -68,13 +68,13 @@ func (x *exchange) ends(a, u uint64) (ends, unseen, least uint32, ok bool) {
 		}
 		if d.vague() {
 			// Where it ends, others may have begun.
-			last := min(u, max(d.end, d.start+1)-1)
+			last := max(v, min(u, max(d.end, d.start+1)-1))
 			unseen += uint32(last - v)
 			whole = false
 			v = last
 			continue
 		}
-		v = min(u, d.end-1)
+		v = max(v, min(u, d.end-1))
 	}
 	return ends, min(unseen, 1<<20), least, true
 }

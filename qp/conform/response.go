@@ -323,7 +323,7 @@ func (w *Watcher) behind(s *stream, x *exchange, u uint64) {
 	v := max(u+1, x.first, x.answered-min(x.answered, uint64(len(x.log.ring)))) // of what is older nothing is remembered
 	for v <= x.answered {
 		if d := x.read(v); d != nil {
-			v = d.end
+			v = max(d.end, v+1) // of an open one the end is not known
 		} else if x.log.at(v) == nil {
 			v++ // not seen: it may have been one
 		} else {
