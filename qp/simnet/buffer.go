@@ -2,6 +2,7 @@ package simnet
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"time"
 )
@@ -227,7 +228,9 @@ func (b *dynamicBuffer) Resize(ports []PortInfo) error {
 	return nil
 }
 
-func (b *dynamicBuffer) threshold(alpha, used int) int { return max(0, b.shared-used) * alpha >> 10 }
+func (b *dynamicBuffer) threshold(alpha, used int) int {
+	return int(min(int64(max(0, b.shared-used))*int64(alpha)>>10, math.MaxInt32)) // where int has 32 bits
+}
 
 func (b *dynamicBuffer) Enqueue(in, out, prio, size int) Verdict {
 	u := &b.in[in][prio]
