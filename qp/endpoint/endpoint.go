@@ -384,6 +384,10 @@ func (e *Endpoint) connEvent(now time.Time, c *Conn, ev *cm.Event) {
 			}
 		}
 	case cm.EventRejected:
+		if c.est { // the peer ended it before it had our RTU
+			c.end(now, ErrDisconnected)
+			break
+		}
 		e.counted.Rejected++
 		err := error(&RejectedError{Peer: c.remote, Reason: ev.Reason, Local: ev.Local, PrivateData: append([]byte(nil), ev.PrivateData...)})
 		c.end(now, err)

@@ -82,6 +82,7 @@ func TestInterfaceDown(t *testing.T) {
 // veth opens packet sockets on the ends of a veth pair, or skips the test.
 func veth(t testing.TB, name string) (a, b *endpoint.Endpoint) {
 	goroutines(t)
+	_ = ip(t, "link del "+name+"a") // of a test that was killed
 	if ip(t, "link add "+name+"a type veth peer name "+name+"b") != nil {
 		t.Skip("no veth pair can be made here")
 	}
