@@ -150,10 +150,9 @@ type Watcher struct {
 	seen   Seen
 
 	sighted  sightings
-	gap      spacing // of all flows
-	repeat   int64   // how long ago the same was seen, -1: never
-	told     bool    // place or identification tell what is a copy
-	beside   bool    // w.f was captured at another place than where its flow is judged
+	repeat   int64 // how long ago the same was seen, -1: never
+	told     bool  // place or identification tell what is a copy
+	beside   bool  // w.f was captured at another place than where its flow is judged
 	unjudged [rules][reasons]uint64
 	others   map[frame.Protocol]uint64
 	slices   sliced

@@ -29,6 +29,7 @@ type exchange struct {
 	nak     naks
 	rnr     refusal
 	wait    time.Duration // of rnr
+	hasty   int           // times in a row that it was sent again before the wait was over
 	implied refusal       // a response that shows that one before it was lost
 	overdue refusal       // the first sighting of a PSN that a NAK asks for
 

@@ -390,7 +390,6 @@ func (w *Watcher) copied(s *stream) {
 	}
 	if !w.told {
 		s.place.gap.learn(w.repeat)
-		w.gap.learn(w.repeat)
 		w.leave(ResentUnknown, ReasonCopies, 1)
 	}
 	p := &w.f.Packet

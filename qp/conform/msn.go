@@ -152,7 +152,8 @@ func (w *Watcher) messageNumber(s *stream, x *exchange, u uint64, slack uint32) 
 	}
 	d := newer(got, lo)
 	if d >= 0 && d <= int(width+slack) {
-		if d < int(least) && slack == 0 && m.width == 0 && u > m.at && m.fits >= 1 && m.wrong == 0 {
+		if d < int(least) && slack == 0 && m.width == 0 && u > m.at && m.fits >= 1 && m.wrong == 0 &&
+			x.signs.late+x.signs.copies == 0 && x.signs.lost <= 1 && x.signs.gaps <= 1 {
 			// No message ended in the hole, though one must have: what was not
 			// seen was not sent.
 			w.report(s.peerOr(w), PSNSkipped, uint64(psn.Wrap(u)), uint64(least), 0)

@@ -380,9 +380,15 @@ func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 	wait := int64(x.wait)
 	slack := min(int64(w.cfg.Reorder), wait/4) + max(2000, w.grain)
 	if since+slack >= wait || w.still {
+		x.hasty = 0
 		return
 	}
+	x.hasty++
 	switch {
+	case since <= int64(w.cfg.Reorder) && w.repeat >= 0 && x.hasty < 2*often:
+		// The same in every bit. What is captured twice comes early once for each
+		// time that it waited.
+		w.leave(RNRTooEarly, ReasonCopies, 1)
 	case x.impliedBefore(w, x.rnr.psn):
 		// To a requester that has not got the response to a READ or atomic before,
 		// the NAK says that this was lost, and it goes back at once (RQ-24).
@@ -394,9 +400,6 @@ func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 		w.report(s, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
 	case e == nil || e.sends > 1:
 		// It may have been on its way already, sent again for another reason.
-	case since <= int64(w.cfg.Reorder) && w.repeat >= 0 &&
-		(s.Duplicates+s.peerOr(w).Duplicates > 0 || w.gap.hits > 1 && w.gap.near(w.repeat)):
-		w.leave(RNRTooEarly, ReasonCopies, 1)
 	case since <= int64(w.cfg.Reorder):
 		// So may one of which the first sending was not seen.
 		w.hint(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
