@@ -107,6 +107,8 @@ func (e *engine) control(now time.Time, c *C.struct_rv_cmd) C.int {
 		delete(e.armed, s)
 		e.bells[x.rq.bell] = nil
 	case C.RV_RESIZE_CQ:
+		e.send(now) // datagrams that were posted are complete when they are sent
+		e.complete(now)
 		return resize((*C.struct_rv_cq)(c.obj), (*C.struct_rv_cq)(c.attr))
 	case C.RV_MODIFY_QP, C.RV_QUERY_QP, C.RV_DESTROY_QP, C.RV_MCAST:
 		x := (*C.struct_rv_qp)(c.obj)
