@@ -76,7 +76,7 @@ func failure(op qp.Op, err error) qp.Status {
 // fill translates a work request.
 func (p *pair) fill(e *engine, w *C.struct_rv_wqe) {
 	p.wr = qp.SendWR{Op: sendOps[w.opcode], RemoteAddr: uint64(w.remote_addr), RKey: uint32(w.rkey), CompareAdd: uint64(w.compare_add), Swap: uint64(w.swap),
-		RemoteQPN: uint32(w.remote_qpn), RemoteQKey: uint32(w.remote_qkey), SRQ: uint32(w.srqn)}
+		RemoteQPN: uint32(w.remote_qpn) & 0xffffff, RemoteQKey: uint32(w.remote_qkey), SRQ: uint32(w.srqn)}
 	for _, f := range [...]struct {
 		bit C.uint32_t
 		f   qp.Flags
