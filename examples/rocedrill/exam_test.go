@@ -822,7 +822,10 @@ func TestWrongAgents(t *testing.T) {
 		},
 		"EOF": func(int, net.Conn) {},
 	} {
-		a, err := dialAgent(fakeAgent(t, serve))
+		a, err := dialAgent(fakeAgent(t, func(n int, c net.Conn) {
+			_, _ = c.Read(make([]byte, 1000)) // or closing would reset the connection
+			serve(n, c)
+		}))
 		require.NoError(t, err)
 		_, err = a.info()
 		require.ErrorContains(t, err, want)
