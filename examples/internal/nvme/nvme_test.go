@@ -4,12 +4,17 @@ import (
 	"context"
 	"encoding/hex"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
+	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/endpoint"
 )
 
@@ -127,6 +132,117 @@ func TestRoundTrips(t *testing.T) {
 	var n2 Namespace
 	require.NoError(t, n2.Decode(n.AppendTo(nil)))
 	require.Equal(t, n, n2)
+}
+
+// between is what nvme-rdma and nvmet-rdma of Linux 6.12.117 say to each other in two
+// guests, with nvme-cli 2.4: discover, connect, a few commands, errors, disconnect, without the
+// response capsules. (go test -tags interop -run TestGolden ./examples/nvmetarget -golden FILE.)
+type between struct {
+	requests   []ConnectRequest
+	replies    []ConnectReply
+	commands   []Command
+	controller Controller
+	namespace  Namespace
+	discovery  []DiscoveryEntry
+	connects   []ConnectData
+}
+
+// readBetween decodes the capture. What it decodes it encodes, to the same bytes.
+func readBetween(t *testing.T) (b between) {
+	recs, err := capture.ReadFile("testdata/nvmet.pcap.gz")
+	require.NoError(t, err)
+	host := netip.MustParseAddr("192.0.2.2")
+	data := map[uint64]Command{} // by address and key of the host's memory, the last
+	key := func(va uint64, rkey uint32) uint64 { return va<<20 ^ uint64(rkey) }
+	again := func(got, want []byte) { t.Helper(); require.Equal(t, want, got) }
+	for _, r := range recs {
+		var f frame.Frame
+		if f.Decode(frame.Ethernet, r.Data) != nil {
+			continue
+		}
+		p := &f.Packet
+		fromHost := f.Src == host
+		switch op := p.Opcode; {
+		case p.DestQP == 1:
+			var m cm.Message
+			require.NoError(t, m.Decode(p.Payload))
+			switch m.Header.AttributeID {
+			case cm.AttrREQ:
+				var r ConnectRequest
+				private := m.REQ.PrivateData[cm.CMAHeaderSize:]
+				require.NoError(t, r.Decode(private))
+				again(r.AppendTo(nil), private[:ConnectRequestSize])
+				b.requests = append(b.requests, r)
+			case cm.AttrREP:
+				var r ConnectReply
+				require.NoError(t, r.Decode(m.REP.PrivateData))
+				again(r.AppendTo(nil), m.REP.PrivateData[:ConnectReplySize])
+				b.replies = append(b.replies, r)
+			}
+		case op == bth.RCSendOnly && fromHost:
+			var c Command
+			require.NoError(t, c.Decode(p.Payload))
+			again(c.AppendTo(nil), p.Payload[:CommandSize])
+			b.commands = append(b.commands, c)
+			data[key(c.SGL.Addr, c.SGL.Key)] = c
+			if c.Opcode == Fabrics && c.FabricsType() == Connect && c.SGL.Type == SGLOffset {
+				b.connect(t, p.Payload[CommandSize:])
+			}
+		case op == bth.RCReadResponseOnly && len(p.Payload) == ConnectDataSize:
+			b.connect(t, p.Payload)
+		case op == bth.RCWriteOnly && !fromHost:
+			switch c := data[key(p.RETH.VA, p.RETH.RKey)]; {
+			case c.Opcode == Identify && c.CDW10[0] == IdentifyControllerCNS && b.controller.SubNQN != nvmet:
+				require.NoError(t, b.controller.Decode(p.Payload))
+			case c.Opcode == Identify && c.CDW10[0] == IdentifyNamespaceCNS && c.NSID == 1:
+				require.NoError(t, b.namespace.Decode(p.Payload))
+			case c.Opcode == GetLogPage && uint8(c.CDW10[0]) == LogDiscovery && len(p.Payload) > DiscoverySize:
+				for rest := p.Payload[DiscoverySize:]; len(rest) >= DiscoverySize; rest = rest[DiscoverySize:] {
+					var e DiscoveryEntry
+					require.NoError(t, e.Decode(rest))
+					b.discovery = append(b.discovery, e)
+				}
+			}
+		}
+	}
+	return b
+}
+
+func (b *between) connect(t *testing.T, data []byte) {
+	var d ConnectData
+	require.NoError(t, d.Decode(data))
+	require.Equal(t, data[:ConnectDataSize], d.AppendTo(nil))
+	b.connects = append(b.connects, d)
+}
+
+const nvmet = "nqn.2014-08.org.nvmexpress:nvmet"
+
+// The formats against Linux on both sides: what was asked of nvme-cli, and how nvmet was
+// configured, is what the bytes say.
+func TestBetweenGuests(t *testing.T) {
+	b := readBetween(t)
+	has := func(what string, ok bool) { t.Helper(); require.True(t, ok, what) }
+	// Discovery, the subsystem with an I/O queue of 16 entries, one that is not there.
+	for i, want := range []ConnectRequest{{0, 0, 32, 31, 0}, {0, 0, 32, 31, 0}, {0, 1, 16, 15, b.controller.CntlID}} {
+		require.Equal(t, want, b.requests[i])
+		require.EqualValues(t, want.HSQSize+1, b.replies[i].CRQSize)
+	}
+	require.Equal(t, "Linux", b.controller.Model)
+	require.Equal(t, "6.12.117", b.controller.Firmware)
+	require.Equal(t, nvmet, b.controller.SubNQN)
+	has("keyed SGLs, offsets", b.controller.SGLS&(SGLSKeyed|SGLSOffset) == SGLSKeyed|SGLSOffset)
+	require.EqualValues(t, 1<<30>>9, b.namespace.Blocks, "null_blk with gb=1")
+	require.EqualValues(t, 9, b.namespace.BlockLog)
+	has("the subsystem in the discovery log", slices.ContainsFunc(b.discovery, func(e DiscoveryEntry) bool {
+		return e.Type == 2 && e.NQN == nvmet && e.Addr == netip.MustParseAddr("192.0.2.1") && e.Port == "4420"
+	}))
+	for i, nqn := range []string{DiscoveryNQN, nvmet, nvmet, "nqn.2014-08.org.nvmexpress:none"} {
+		require.Equal(t, nqn, b.connects[i].SubNQN)
+		require.Equal(t, "nqn.2014-08.org.nvmexpress:uuid:6f1d2c3b-4a59-4e68-8776-8594a3b2c1d0", b.connects[i].HostNQN)
+	}
+	for _, op := range []Opcode{Write, Read, Flush, WriteZeroes, DatasetManagement} {
+		has("I/O command", slices.ContainsFunc(b.commands, func(c Command) bool { return c.Opcode == op && c.NSID == 1 }))
+	}
 }
 
 // A response that has come is the command's, though the connection ended meanwhile.
