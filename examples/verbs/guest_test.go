@@ -70,7 +70,7 @@ func TestGuest(t *testing.T) {
 				}
 				time.Sleep(200 * time.Millisecond)
 			}
-			a := g.Do(t, "wait job=%d ms=10000 kill=9", job)
+			a := g.Do(t, "wait job=%d ms=10000", job)
 			require.NoError(t, err, "%s\nthere: %s", out, a.Words["out"])
 			require.Equal(t, "0", a.Words["status"], a.Words["out"])
 		})
