@@ -361,7 +361,7 @@ var exFaultTable = []exFault{
 	{"a REJ is dropped while an event is to be polled", "cm/receive.go", []string{"\tto := Idle\n", "\tif c.mail.pending != 0 {\n\t\treturn\n\t}\n\tto := Idle\n"},
 		"./cm", "TestExploreMachines$/owners_that_poll_late$"},
 	{"a DREQ is dropped while an event is to be polled", "cm/receive.go", []string{"	case RepSent, MRARepReceived, Established:\n\t\tm.stop(c)", "	case RepSent, MRARepReceived, Established:\n\t\tif c.mail.pending != 0 {\n\t\t\treturn\n\t\t}\n\t\tm.stop(c)"},
-		"./cm", "TestExploreMachines$/owners_that_poll_late,_and_loss$"},
+		"./cm", "TestExploreMachines$/owners_that_poll_late,_and_one_ends$"},
 	{"an MRA establishes a connection", "cm/receive.go", []string{"\t\tc.state = MRARepReceived\n\tdefault:", "\t\tm.established(c, nil)\n\t\treturn\n\tdefault:"},
 		"./cm", "TestExploreMachines$/connect$"},
 	{"a call that is forgotten stays half-open", "cm/send.go", []string{"m.stop(c)\n\tm.setHalf(c, false)", "m.stop(c)"},

@@ -734,6 +734,7 @@ var xScenarios = []xScenario{
 	{name: "data before RTU", connects: [2]int{1, 0}, data: true, left: xFaults{drop: 3, duplicate: 1, disconnect: 1}},
 	{name: "owners that poll late", connects: [2]int{1, 0}, late: true, left: xFaults{reject: 1, disconnect: 2}},
 	{name: "owners that poll late, and loss", connects: [2]int{1, 0}, late: true, left: xFaults{drop: 1, duplicate: 1, disconnect: 1, early: 2}},
+	{name: "owners that poll late, and one ends", connects: [2]int{1, 0}, late: true, left: xFaults{disconnect: 1, early: 1}},
 	{name: "both call", connects: [2]int{1, 1}, maxHalf: 2, left: xFaults{drop: 2, duplicate: 1, early: 1}},
 	{name: "both call for the same queue pairs", connects: [2]int{1, 1}, sameQP: true, maxHalf: 2, left: xFaults{drop: 1, duplicate: 1, early: 1, disconnect: 1}},
 	{name: "two calls, one half-open at a time", connects: [2]int{2, 0}, left: xFaults{drop: 1, duplicate: 1, reject: 1}},
