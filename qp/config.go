@@ -72,6 +72,11 @@ type Config struct {
 	// LinuxRetryForever reads a retry_cnt of 7 as "for ever", as the Linux
 	// driver does. The rule is seven.
 	LinuxRetryForever bool
+	// LinuxAckBeforeRead has an acknowledgement of a duplicate not carry the PSN of a
+	// READ or ATOMIC that was executed last, but the one before it. The rule is that it
+	// does (RS-20); the Linux driver's requester, which asks again, then completes the
+	// READ with no data.
+	LinuxAckBeforeRead bool
 }
 
 func (c *Config) check() error {

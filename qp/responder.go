@@ -24,6 +24,7 @@ type Responder struct {
 	msn         uint32   // messages complete, modulo 2^24 (rule RS-13)
 	mode        mode
 	noCredits   bool
+	beforeRead  bool // LinuxAckBeforeRead
 	established bool // a packet arrived
 }
 
@@ -45,9 +46,10 @@ func NewResponder(cfg Config) (*Responder, error) {
 func (r *Responder) init(cfg *Config, c *conn) {
 	*r = Responder{
 		conn: c, rq: newRecvQueue(cfg),
-		res:       resources{ring: make([]resource, cfg.MaxDestRdAtomic)},
-		held:      newReorder(&cfg.Selective),
-		noCredits: cfg.NoCredits || cfg.SRQ != nil || cfg.Type != RC || cfg.Selective.Packets != 0,
+		res:        resources{ring: make([]resource, cfg.MaxDestRdAtomic)},
+		held:       newReorder(&cfg.Selective),
+		beforeRead: cfg.LinuxAckBeforeRead,
+		noCredits:  cfg.NoCredits || cfg.SRQ != nil || cfg.Type != RC || cfg.Selective.Packets != 0,
 	}
 }
 
@@ -58,7 +60,7 @@ func (r *Responder) reset() {
 	clear(r.res.ring)
 	r.held.forget()
 	*r = Responder{conn: r.conn, rq: r.rq,
-		res: resources{ring: r.res.ring}, held: r.held, noCredits: r.noCredits}
+		res: resources{ring: r.res.ring}, held: r.held, noCredits: r.noCredits, beforeRead: r.beforeRead}
 }
 
 // Connect begins to serve requests with the attributes of RTR, of which it takes

@@ -34,8 +34,25 @@ func (r *Responder) NextPacket(out *Outgoing) bool {
 		return true
 	}
 	r.ack.hasAck = false
-	p.PSN, p.AETH.Syndrome = (r.epsn - 1).PSN(), r.credits()
+	p.PSN, p.AETH.Syndrome = r.newest().PSN(), r.credits()
 	return true
+}
+
+// newest returns the PSN that a positive acknowledgement carries: that of the last request
+// executed, or with LinuxAckBeforeRead of the last one with no response of its own.
+func (r *Responder) newest() psn.Seq {
+	n := r.epsn
+	if !r.beforeRead {
+		return n - 1
+	}
+	for i := range min(r.res.tail, uint64(len(r.res.ring))) {
+		res := r.res.at(r.res.tail - 1 - i)
+		if res.first+psn.Seq(res.n) != n {
+			break
+		}
+		n = res.first
+	}
+	return n - 1
 }
 
 // owes reports whether NextPacket would build a packet.

@@ -42,6 +42,9 @@ type ConnConfig struct {
 	// VLAN is the tag (TCI) of the side that dials, with HasVLAN.
 	VLAN    uint16
 	HasVLAN bool
+	// LinuxAckBeforeRead is for peers that READ with the Linux driver, see
+	// [qp.Config]: without it a lost packet may leave such a READ with no data.
+	LinuxAckBeforeRead bool
 }
 
 func (c *ConnConfig) defaults(e *Endpoint) {
@@ -132,7 +135,7 @@ func (e *Endpoint) newConn(now time.Time, cfg *ConnConfig) (*Conn, error) {
 	var err error
 	c.q, err = e.port.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.RC, PD: e.pd, MaxSendWR: c.cfg.SendDepth,
 		MaxRecvWR: c.cfg.RecvDepth, MaxRdAtomic: min(c.cfg.MaxRdAtomic, 128), MaxDestRdAtomic: min(c.cfg.MaxDestRdAtomic, 128),
-		Window: c.cfg.Window},
+		Window: c.cfg.Window, LinuxAckBeforeRead: c.cfg.LinuxAckBeforeRead},
 		SendCQ: e.cq, RecvCQ: e.cq})
 	if err != nil {
 		return nil, err

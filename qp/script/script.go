@@ -54,7 +54,7 @@
 //	max_rd_atomic=16 max_dest_rd_atomic=16
 //	max_send=128 max_recv=128 max_inline=64 ack_every=64 window=8192
 //	selective=0 reorder=0 few=0 rto_low=0s rto_high=0s     of qp.Selective
-//	srq=NUM, and the flags signal_all no_credits not_migrated retry_forever
+//	srq=NUM, and the flags signal_all no_credits not_migrated retry_forever ack_before_read
 //
 // # Doing
 //

@@ -74,7 +74,7 @@ func (r *runner) makeQP(a *Words) error {
 		MaxRdAtomic: 16, MaxDestRdAtomic: 16,
 		AckEvery: a.Int("ack_every", 64), Window: a.Int("window", 8192),
 		SignalAll: a.Flag("signal_all"), NoCredits: a.Flag("no_credits"),
-		NotMigrated: a.Flag("not_migrated"), LinuxRetryForever: a.Flag("retry_forever"),
+		NotMigrated: a.Flag("not_migrated"), LinuxRetryForever: a.Flag("retry_forever"), LinuxAckBeforeRead: a.Flag("ack_before_read"),
 		Selective: qp.Selective{Packets: a.Int("selective", 0), Reorder: a.Int("reorder", 0), Few: a.Int("few", 0),
 			RTOLow: a.duration("rto_low"), RTOHigh: a.duration("rto_high")},
 	}

@@ -313,6 +313,7 @@ type response struct {
 func dialQueue(ctx context.Context, ep *endpoint.Endpoint, address string, cfg *HostConfig, id uint16, depth int, cntlid uint16) (*queue, error) {
 	cc := cfg.Conn
 	cc.SendDepth, cc.RecvDepth, cc.RecvSize = depth, depth, CompletionSize
+	cc.LinuxAckBeforeRead = true // the target may be Linux's, and READs what is written
 	req := ConnectRequest{QID: id, HRQSize: uint16(depth), HSQSize: uint16(depth - 1)}
 	if id != 0 {
 		req.CntlID = cntlid
