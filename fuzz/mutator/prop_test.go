@@ -297,3 +297,13 @@ func FuzzMutate(f *testing.F) {
 		}
 	})
 }
+
+// TestCutToItsLength: a packet that grew and was then cut to the length that it had is
+// compared whole, whatever its ICRC and its lengths are to be.
+func TestCutToItsLength(t *testing.T) {
+	recs := append(built(), captured(t)...)
+	for i := range 4000 {
+		r := recs[i%len(recs)]
+		mutate(t, mutator.Config{ICRC: mutator.ICRCBad, Lengths: mutator.LengthsLie, Changes: 4, Seed: uint64(i)}, uint64(i), &r)
+	}
+}
