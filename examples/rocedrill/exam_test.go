@@ -921,7 +921,10 @@ func TestFlood(t *testing.T) {
 	res := d.once(g.scripts[0])
 	require.Equal(t, deviates, res.verdict)
 	require.Less(t, time.Since(start), 30*time.Second)
-	require.LessOrEqual(t, d.link.(*wire).size, maxWaiting+1<<16)
+	w := d.link.(*wire)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.LessOrEqual(t, w.size, maxWaiting+1<<16)
 }
 
 // TestCommand: the flags, and what they print.
