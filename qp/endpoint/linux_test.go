@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -182,7 +183,8 @@ func TestChecksum0(t *testing.T) {
 
 // Connections over link-local addresses, with their zone.
 func TestLinkLocal(t *testing.T) {
-	const name = "rocetest8"
+	// Another name each time: package net remembers the index of a zone for a minute.
+	name := "roce" + strconv.FormatInt(time.Now().UnixNano()%1e9, 10)
 	goroutines(t)
 	if ip(t, "tuntap add mode tap name "+name) != nil {
 		t.Skip("no interface can be made here")
