@@ -155,6 +155,9 @@ func (l *lab) testRcopy(t *testing.T) {
 		require.Equal(t, want, fmt.Sprintf("%x", sha256.Sum256(data)))
 	}
 	for _, loss := range []int{0, 5} {
+		if loss != 0 && testing.Short() {
+			continue
+		}
 		row := "`rcopy`"
 		if loss != 0 {
 			row += fmt.Sprintf(", %d %% loss", loss)
