@@ -73,7 +73,7 @@ func (p *Port) ask(a netip.Addr, sgid int, t tag) {
 // was one that concerns this port. The answer goes to the VLAN, at its priority,
 // that the question came from.
 func (p *Port) handleNeighbor(b []byte) bool {
-	if len(b) < 14 {
+	if len(b) < 14 || b[6]&1 != 0 { // a group is nobody
 		return false
 	}
 	h, t := b[12:], tag(0)

@@ -558,6 +558,12 @@ func TestNeighborDiscovery(t *testing.T) {
 	require.Equal(t, gidOf("ff02::1"), [16]byte(got[0][38:54]))
 	require.Equal(t, uint32(0x20000000), binary.BigEndian.Uint32(got[0][58:]), "override")
 
+	// Who says that the frame is a group's is not answered to that group.
+	b := with(sol, func(n *ndFrame) { n.options = nil }).bytes()
+	b[6] |= 1
+	require.Equal(t, softnic.NotRoCE, p.HandleFrame(start, b))
+	require.Empty(t, drain(p, start))
+
 	// Nobody is told to be at this port's own address.
 	require.Equal(t, softnic.Answered, p.HandleFrame(start, with(adv, func(n *ndFrame) { n.target = us }).bytes()))
 	require.Equal(t, frame.MAC{0x52, 0x54, 0, 0, 0, 1}, loopMAC(t, p, us))
