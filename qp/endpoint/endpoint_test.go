@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/cm"
@@ -593,6 +594,27 @@ func TestFaults(t *testing.T) {
 		require.Equal(t, random(20000, uint64(i)), buf[:k])
 	}
 	require.NoError(t, <-done)
+}
+
+// A peer that ends a connection before it has the RTU sends a REJ: for who has dialled
+// that is the end of the connection, and no refusal.
+func TestEndBeforeRTU(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{Filter: func(_ bool, b []byte) [][]byte {
+		var f frame.Frame
+		var m cm.Message
+		if f.Decode(frame.Ethernet, b) == nil && f.Packet.DestQP == 1 && m.Decode(f.Packet.Payload) == nil && m.Header.AttributeID == cm.AttrRTU {
+			return nil
+		}
+		return [][]byte{b}
+	}})
+	_, err := b.Listen(limit(t), ":7174", nil)
+	require.NoError(t, err)
+	x, err := a.Dial(limit(t), addr(b), nil)
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+	_, err = x.Recv(limit(t), make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	require.Zero(t, a.Metrics().Endpoint.Rejected)
 }
 
 var long = flag.Duration("long", 0, "TestSoak: go on for this long")
