@@ -185,6 +185,8 @@ func (o *options) check() error {
 		return errors.New("-file: -cm rcopy wants one, and nothing else has one")
 	case o.cm == "riostream" && o.size == 1:
 		return errors.New("-size 1: -cm riostream wants 2 or more")
+	case o.qperf != "" && (o.dur < 0 || o.dur > time.Hour || o.dur%time.Second != 0):
+		return errors.New("-for: -qperf tells the server whole seconds, up to an hour")
 	case o.rdmacm && (o.perftest == "" || o.kind != "rc" || strings.HasSuffix(o.perftest, "_lat")):
 		return errors.New("-R: want -perftest send, write, read or atomic, of rc")
 	case o.wait <= 0 || o.path.patience <= 0:

@@ -52,7 +52,7 @@ func TestUsage(t *testing.T) {
 		"-packet lo -ip 127.0.0.1", "-segment 127.0.0.1:0,127.0.0.1:1 -perftest read -c uc", "-segment 127.0.0.1:0,127.0.0.1:1 -perftest send_lat -q 2",
 		"-segment 127.0.0.1:0,127.0.0.1:1 -q 2 -pingpong rc", "-segment 127.0.0.1:0,127.0.0.1:1 -perftest write_lat -size -2", "-udp 127.0.0.1 -dscp 5",
 		"-segment 127.0.0.1:0,127.0.0.1:1 -timeout 32", "-segment 127.0.0.1:0,127.0.0.1:1 -vlan 65536", "-segment 127.0.0.1:0,127.0.0.1:1 -patience 0s",
-		"-udp name.that.is.none.invalid", "-segment 127.0.0.1:0,127.0.0.1:1 -cm rcopy", "-segment 127.0.0.1:0,127.0.0.1:1 -R -perftest send -c ud", "-segment 127.0.0.1:0,127.0.0.1:1 -file x",
+		"-udp name.that.is.none.invalid", "-segment 127.0.0.1:0,127.0.0.1:1 -cm rcopy", "-segment 127.0.0.1:0,127.0.0.1:1 -qperf rc_bw -for 1500ms", "-segment 127.0.0.1:0,127.0.0.1:1 -R -perftest send -c ud", "-segment 127.0.0.1:0,127.0.0.1:1 -file x",
 		"-udp 127.0.0.1 -faults loss=1"} {
 		out, code := program(strings.Fields(bad)...)
 		require.Equal(t, 2, code, bad)

@@ -51,7 +51,7 @@ type qperfRun struct {
 	to    roce.Remote
 }
 
-// encode appends a request: version, test, and 16 numbers, of which three matter here and
+// encode returns a request: version, test, and 16 numbers, of which three matter here and
 // the last says to use RDMA-CM; then two names.
 func (q *qperfRun) encode() []byte {
 	le := binary.LittleEndian
