@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/roce-go/roce/examples/internal/wire"
@@ -61,6 +62,17 @@ func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
 		return t.rpingClient(ctx)
 	}
 	return t.exchange(ctx)
+}
+
+// dialSoon dials a server that may not listen yet, for two seconds.
+func (t *cmTool) dialSoon(ctx context.Context, to string, cfg *roce.ConnConfig) (*roce.Conn, error) {
+	for i := 0; ; i++ {
+		c, err := t.ep.Dial(ctx, to, cfg)
+		if i == 20 || !errors.Is(err, syscall.ECONNREFUSED) {
+			return c, err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 // role is the flag that says what this is.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/roce-go/roce/qp"
@@ -68,15 +67,7 @@ func (t *cmTool) perftest(ctx context.Context) error {
 	if r.op == qp.OpSend && t.to == "" {
 		cfg.RecvDepth = recvDepth
 	}
-	connect := func() (*roce.Conn, error) {
-		for i := 0; ; i++ {
-			c, err := t.ep.Dial(ctx, t.to, &cfg)
-			if i == 20 || !errors.Is(err, syscall.ECONNREFUSED) {
-				return c, err
-			}
-			time.Sleep(100 * time.Millisecond) // the server does not listen yet
-		}
-	}
+	connect := func() (*roce.Conn, error) { return t.dialSoon(ctx, t.to, &cfg) }
 	if t.to == "" {
 		l, err := t.ep.Listen(ctx, ":"+strconv.Itoa(t.port), &roce.ListenConfig{ConnConfig: cfg})
 		if err != nil {

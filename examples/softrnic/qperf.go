@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/roce-go/roce/qp"
@@ -152,13 +151,9 @@ func (q *qperfRun) open() error {
 		}
 		cfg := q.connConfig()
 		a, _, _ := net.SplitHostPort(q.cmTool.to)
-		for i := 0; ; i++ {
-			c, err := q.ep.Dial(q.ctx, net.JoinHostPort(a, fmt.Sprint(binary.LittleEndian.Uint32(b))), &cfg)
-			if q.c = c; i == 20 || !errors.Is(err, syscall.ECONNREFUSED) {
-				return err
-			}
-			time.Sleep(100 * time.Millisecond) // the kernel does not know of the listener yet
-		}
+		var err error
+		q.c, err = q.dialSoon(q.ctx, net.JoinHostPort(a, fmt.Sprint(binary.LittleEndian.Uint32(b))), &cfg)
+		return err
 	}
 	b := make([]byte, qperfRequest)
 	if _, err := io.ReadFull(q.tcp, b); err != nil {
