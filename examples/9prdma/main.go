@@ -141,7 +141,11 @@ func (srv *server) serve(ctx context.Context, ep *endpoint.Endpoint, root string
 			}
 			return err
 		}
-		srv.conns.Add(1)
+		if srv.conns.Add(1) > int64(srv.most) { // many came at once, and Decide let them all pass
+			srv.conns.Add(-1)
+			c.Close()
+			continue
+		}
 		all.Add(1)
 		go func() {
 			defer func() { srv.conns.Add(-1); all.Done() }()
