@@ -84,7 +84,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer cancel()
 	if err := o.do(ctx, stdout, stderr); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("%w: there was no response in the time of -limit, %v; is the address right, and is a target there?", err, o.limit)
+			err = fmt.Errorf("%w: it was not done in the time of -limit, %v; if nothing came at all, is the address right, and is a target there?", err, o.limit)
 		}
 		fmt.Fprintln(stderr, "nvmehost:", err)
 		return 1
