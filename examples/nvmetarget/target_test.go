@@ -388,7 +388,7 @@ func TestHostVanishes(t *testing.T) {
 
 // A connection of which no Connect comes does not stay.
 func TestNoConnect(t *testing.T) {
-	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", func(c *config) { c.patience = 50 * time.Millisecond })
+	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", func(c *config) { c.patience = 300 * time.Millisecond })
 	c := dialRaw(t, b, limit(t))
 	select {
 	case <-c.Done():
@@ -400,7 +400,7 @@ func TestNoConnect(t *testing.T) {
 	hc.Alive = 0
 	h, err := nvme.Dial(limit(t), b.ep, b.at, hc)
 	require.NoError(t, err)
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(time.Second)
 	require.NoError(t, h.Flush(limit(t)))
 	require.NoError(t, h.Close())
 }
