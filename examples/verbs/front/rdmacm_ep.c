@@ -207,9 +207,11 @@ PUBLIC int rdma_establish(struct rdma_cm_id *id)
 static int group_of(const struct sockaddr *a, union ibv_gid *g)
 {
 	int err = a ? rv_cm_gid(a, g->raw) : EINVAL;
-	if (!err && a->sa_family == AF_INET ? !IN_MULTICAST(ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr)) : g->raw[0] != 0xff)
-		err = EINVAL;
-	return err;
+	if (err)
+		return err;
+	if (a->sa_family == AF_INET)
+		return IN_MULTICAST(ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr)) ? 0 : EINVAL;
+	return g->raw[0] == 0xff ? 0 : EINVAL;
 }
 
 PUBLIC int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *a, void *ctx)
