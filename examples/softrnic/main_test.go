@@ -155,7 +155,11 @@ func TestRcopy(t *testing.T) {
 		out, code := program(strings.Fields("-segment " + a + "," + b + " -cm rcopy -file " + to)...)
 		served <- fmt.Sprint(out, "exit ", code)
 	}()
-	out, code := program(strings.Fields("-segment " + b + "," + a + " -mac 52:54:00:00:00:02 -ip 192.0.2.2 -cm rcopy -file " + from + ":/etc/passwd 192.0.2.1")...)
+	var out string
+	code := 1
+	for end := time.Now().Add(20 * time.Second); code != 0 && time.Now().Before(end); { // the server may not listen yet
+		out, code = program(strings.Fields("-segment " + b + "," + a + " -mac 52:54:00:00:00:02 -ip 192.0.2.2 -cm rcopy -file " + from + ":/etc/passwd 192.0.2.1")...)
+	}
 	require.Zero(t, code, out)
 	said := <-served
 	require.Contains(t, said, "/etc/passwd is in "+to)
