@@ -142,7 +142,7 @@ func (t *cmTool) config() roce.ConnConfig {
 	var h qp.AHAttr
 	t.mark(&h)
 	return roce.ConnConfig{RecvDepth: 64, RecvSize: max(t.size(), 256), SendDepth: 64, Window: t.most, RetryCnt: uint8(t.retries), RNRRetry: 7,
-		TrafficClass: h.TrafficClass, VLAN: h.VLAN, HasVLAN: h.HasVLAN}
+		LinuxAckBeforeRead: true, TrafficClass: h.TrafficClass, VLAN: h.VLAN, HasVLAN: h.HasVLAN}
 }
 
 func (t *cmTool) size() int {

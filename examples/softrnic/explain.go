@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/roce-go/roce/qp"
+	roce "github.com/roce-go/roce/qp/endpoint"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
@@ -20,6 +21,9 @@ func (e *endpoint) explain(w io.Writer) {
 	}
 	for _, x := range e.conns {
 		c = add(c, x.Counters())
+	}
+	if m.Endpoint != (roce.Counters{}) {
+		printCounters(w, "endpoint", m.Endpoint)
 	}
 	printCounters(w, "port", m.Port)
 	printCounters(w, "queue pairs", c)

@@ -342,7 +342,7 @@ func (c *conn) makeQP(t testing.TB) {
 		var err error
 		c.qp, err = c.port.CreateQP(softnic.QPConfig{
 			Config: qp.Config{Type: c.kind, PD: c.pd, MaxSendWR: 128, MaxRecvWR: 512, MaxInline: 256,
-				MaxRdAtomic: 16, MaxDestRdAtomic: 128, Window: c.window, LinuxRetryForever: c.forever},
+				MaxRdAtomic: 16, MaxDestRdAtomic: 128, Window: c.window, LinuxRetryForever: c.forever, LinuxAckBeforeRead: true},
 			SendCQ: c.cq, RecvCQ: c.rcq,
 		})
 		require.NoError(t, err)

@@ -66,11 +66,13 @@ func TestUsage(t *testing.T) {
 // TestAgainstItself runs each tool between two of this program: on a segment, and
 // on sockets where the system has what they need.
 func TestAgainstItself(t *testing.T) {
+	// Other runs of the test have other addresses and another interface.
+	host := fmt.Sprintf("127.%d.%d.", 64|os.Getpid()>>8&63, os.Getpid()&255)
 	wires := map[string][2]string{"segment": {}}
 	if runtime.GOOS == "linux" {
-		wires["udp"] = [2]string{"-udp 127.0.0.1", "-udp 127.0.0.2"}
+		wires["udp"] = [2]string{"-udp " + host + "1", "-udp " + host + "2"}
 	}
-	const tap = "rocetest1"
+	tap := fmt.Sprintf("roces%x", os.Getpid())
 	if exec.Command("ip", "tuntap", "add", "mode", "tap", "name", tap).Run() == nil {
 		defer exec.Command("ip", "link", "del", tap).Run()
 		require.NoError(t, exec.Command("ip", "link", "set", tap, "mtu", "4400", "up").Run())
@@ -104,7 +106,7 @@ func TestAgainstItself(t *testing.T) {
 				port := 21000 + os.Getpid()%100*100 + int(lastPort.Add(1))%100
 				server, client := "", " 127.0.0.1"
 				if strings.HasPrefix(what, "-cm") || strings.Contains(what, " -R ") || strings.HasPrefix(what, "-qperf") {
-					client = " " + map[string]string{"segment": "192.0.2.1", "udp": "127.0.0.1", "interface": "198.18.7.1"}[name]
+					client = " " + map[string]string{"segment": "192.0.2.1", "udp": host + "1", "interface": "198.18.7.1"}[name]
 					what += " -rate 50000000"
 				} else {
 					server, client = fmt.Sprintf(" -rate 50000000 -p %d", port), fmt.Sprintf(" -rate 50000000 -p %d", port)+client

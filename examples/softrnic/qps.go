@@ -62,7 +62,7 @@ func (e *endpoint) newPairOn(kind string, send, recv *softnic.CQ) (*pair, error)
 	e.do(func(time.Time) {
 		p.qp, err = e.port.CreateQP(softnic.QPConfig{
 			Config: qp.Config{Type: p.kind, MaxSendWR: sendDepth, MaxRecvWR: recvDepth,
-				MaxRdAtomic: rdAtomic, MaxDestRdAtomic: 128, LinuxRetryForever: true, Window: e.most},
+				MaxRdAtomic: rdAtomic, MaxDestRdAtomic: 128, LinuxRetryForever: true, LinuxAckBeforeRead: true, Window: e.most},
 			SendCQ: p.send, RecvCQ: p.recv,
 		})
 	})

@@ -111,7 +111,7 @@ func (l *lab) testTool(t *testing.T, wire, more, tool, ours string) {
 // testSocket does the same over a plain UDP socket of this host, whose kernel
 // reaches the guest through a TAP interface. That takes privileges.
 func (l *lab) testSocket(t *testing.T) {
-	const name = "rocetest0"
+	name := fmt.Sprintf("rocet%x", os.Getpid()) // another run may be under way
 	tap, err := openTAP(name)
 	if err != nil {
 		t.Skipf("no TAP interface: %v", err)

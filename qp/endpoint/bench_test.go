@@ -27,7 +27,7 @@ func BenchmarkWrite(b *testing.B) {
 		b.Run(wire, func(b *testing.B) {
 			var x, y *endpoint.Endpoint
 			if wire == "packet" {
-				x, y = veth(b, "rocebench")
+				x, y = veth(b)
 			} else {
 				x, y = two(b, wire, endpoint.Config{})
 			}
@@ -63,7 +63,7 @@ func BenchmarkWrite(b *testing.B) {
 			_ = c.SetReadBuffer(4 << 20)
 			return c
 		}
-		tx, rx := open("127.77.0.1:4791"), open("127.77.0.2:4791")
+		tx, rx := open(host(1)+":4791"), open(host(2)+":4791")
 		defer tx.Close()
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -82,7 +82,7 @@ func BenchmarkWrite(b *testing.B) {
 		}()
 		defer rx.Close()
 		data, pkt := make([]byte, size), make([]byte, 0, 8192)
-		to := netip.MustParseAddrPort("127.77.0.2:4791")
+		to := netip.MustParseAddrPort(host(2) + ":4791")
 		b.SetBytes(size)
 		defer perCore(b, size, testenv.CPUTime())
 		for b.Loop() {

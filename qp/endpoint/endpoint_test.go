@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -45,13 +46,19 @@ func limit(t testing.TB) context.Context {
 	return ctx
 }
 
+// host returns an address of the loopback that no other run of the tests has.
+func host(n byte) string {
+	pid := os.Getpid()
+	return netip.AddrFrom4([4]byte{127, 64 | byte(pid>>8)&63, byte(pid), n}).String()
+}
+
 // two opens the ends of a wire: in memory, or two addresses of the loopback.
 func two(t testing.TB, wire string, cfg endpoint.Config) (a, b *endpoint.Endpoint) {
 	goroutines(t)
 	var wa, wb endpoint.Wire
 	switch wire {
 	case "udp":
-		wa, wb = endpoint.UDP("127.77.0.1"), endpoint.UDP("127.77.0.2")
+		wa, wb = endpoint.UDP(host(1)), endpoint.UDP(host(2))
 	default:
 		wa, wb = endpoint.Pair()
 	}

@@ -10,8 +10,8 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -34,27 +34,35 @@ func ip(t testing.TB, args string) error {
 	return err
 }
 
+// linkName returns the name of an interface that no other run of the tests has, nor an
+// earlier test: package net remembers the index of a zone for a minute.
+func linkName() string {
+	return fmt.Sprintf("roce%x%x", os.Getpid(), links.Add(1)) // 15 bytes at most
+}
+
+var links atomic.Uint32
+
 // tapped opens a TAP interface and a packet socket on it, or skips the test.
-func tapped(t *testing.T, name string, mtu string) (a, b *endpoint.Endpoint) {
+func tapped(t *testing.T) (a, b *endpoint.Endpoint, name string) {
 	goroutines(t)
+	name = linkName()
 	if ip(t, "tuntap add mode tap name "+name) != nil {
 		t.Skip("no TAP interface can be made here")
 	}
 	t.Cleanup(func() { _ = ip(t, "link del "+name) })
-	require.NoError(t, ip(t, "link set "+name+" mtu "+mtu+" up"))
+	require.NoError(t, ip(t, "link set "+name+" mtu 1500 up"))
 	a, err := endpoint.Open(endpoint.TAP(name, netip.MustParseAddr("198.18.9.1")))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, a.Close()) })
 	b, err = endpoint.Open(endpoint.Packet(name, netip.MustParseAddr("198.18.9.2")))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	return a, b
+	return a, b, name
 }
 
 // An interface that goes down for a moment: connections survive it.
 func TestInterfaceDown(t *testing.T) {
-	const name = "rocetest7"
-	a, b := tapped(t, name, "1500")
+	a, b, name := tapped(t)
 	require.Equal(t, 1024, a.PathMTU())
 	x, y := joined(t, a, b, nil)
 	ctx, buf := limit(t), make([]byte, 65536)
@@ -81,9 +89,9 @@ func TestInterfaceDown(t *testing.T) {
 }
 
 // veth opens packet sockets on the ends of a veth pair, or skips the test.
-func veth(t testing.TB, name string) (a, b *endpoint.Endpoint) {
+func veth(t testing.TB) (a, b *endpoint.Endpoint) {
 	goroutines(t)
-	_ = ip(t, "link del "+name+"a") // of a test that was killed
+	name := linkName()
 	if ip(t, "link add "+name+"a type veth peer name "+name+"b") != nil {
 		t.Skip("no veth pair can be made here")
 	}
@@ -100,7 +108,7 @@ func veth(t testing.TB, name string) (a, b *endpoint.Endpoint) {
 
 // The kernel takes a frame's VLAN tag out; a packet wire has it.
 func TestPacketVLAN(t *testing.T) {
-	a, b := veth(t, "rocevlan")
+	a, b := veth(t)
 	var seen bytes.Buffer
 	require.NoError(t, b.Capture(&seen))
 	const tag = 5<<13 | 7
@@ -131,8 +139,7 @@ func TestPacketVLAN(t *testing.T) {
 // on, what is posted goes on when the MTU is back, and the error says what it was when it
 // is not.
 func TestSmallerMTU(t *testing.T) {
-	const name = "rocetest9"
-	a, b := tapped(t, name, "1500")
+	a, b, name := tapped(t)
 	x, _ := joined(t, b, a, nil)
 	mr, err := a.Register(make([]byte, 4096), qp.RemoteWrite)
 	require.NoError(t, err)
@@ -181,10 +188,56 @@ func TestChecksum0(t *testing.T) {
 	require.Eventually(t, func() bool { return e.Metrics().Port.RxFrames == 1 }, 5*time.Second, time.Millisecond)
 }
 
+// What a socket or a ring has no room for is counted: none of the packets is neither
+// received nor dropped.
+func TestDropped(t *testing.T) {
+	requireAll := func(e *endpoint.Endpoint, sent uint64) {
+		require.Eventually(t, func() bool {
+			m := e.Metrics()
+			return m.Endpoint.Dropped != 0 && m.Port.RxFrames+m.Endpoint.Dropped >= sent
+		}, 10*time.Second, time.Millisecond)
+		var b strings.Builder
+		m := e.Metrics()
+		require.NoError(t, m.WriteOpenMetrics(&b))
+		require.Contains(t, b.String(), fmt.Sprintf("roce_endpoint_dropped_total %d\n", m.Endpoint.Dropped))
+		require.NotZero(t, m.Port.RxFrames)
+	}
+	t.Run("udp", func(t *testing.T) {
+		a, _ := two(t, "udp", endpoint.Config{})
+		c, err := net.Dial("udp", host(1)+":4791")
+		require.NoError(t, err)
+		defer c.Close()
+		const sent = 20_000
+		a.Do(func(time.Time, *softnic.Port) { // nobody reads meanwhile
+			for range sent {
+				_, err = c.Write(make([]byte, 1000))
+				require.NoError(t, err)
+			}
+		})
+		requireAll(a, sent)
+		m := a.Metrics()
+		require.EqualValues(t, sent, m.Port.RxFrames+m.Endpoint.Dropped)
+	})
+	t.Run("packet", func(t *testing.T) {
+		a, b := veth(t)
+		const sent = 3000
+		frame := make([]byte, 60)
+		copy(frame[12:], []byte{0x88, 0xb5}) // of nobody
+		b.Do(func(time.Time, *softnic.Port) {
+			for range sent {
+				require.NoError(t, a.Inject(frame))
+			}
+		})
+		requireAll(b, sent)
+		m := b.Metrics()
+		require.Less(t, m.Endpoint.Dropped, uint64(sent))
+		require.Equal(t, m.Endpoint.Dropped, b.Metrics().Endpoint.Dropped, "the kernel forgets its count, the endpoint does not")
+	})
+}
+
 // Connections over link-local addresses, with their zone.
 func TestLinkLocal(t *testing.T) {
-	// Another name each time: package net remembers the index of a zone for a minute.
-	name := "roce" + strconv.FormatInt(time.Now().UnixNano()%1e9, 10)
+	name := linkName()
 	goroutines(t)
 	if ip(t, "tuntap add mode tap name "+name) != nil {
 		t.Skip("no interface can be made here")
@@ -254,7 +307,7 @@ func BenchmarkFlood(b *testing.B) {
 // identifications that the ICRCs tell of say that the kernel took some apart.
 func TestJoined(t *testing.T) {
 	v6 := fmt.Sprintf("fd77::%x:", os.Getpid()&0xffff) // another run of this test may be under way
-	for _, hosts := range [][2]string{{"127.77.3.1", "127.77.3.2"}, {v6 + "1", v6 + "2"}} {
+	for _, hosts := range [][2]string{{host(3), host(4)}, {v6 + "1", v6 + "2"}} {
 		goroutines(t)
 		if hosts[0] == v6+"1" {
 			for _, h := range hosts {

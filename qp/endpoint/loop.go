@@ -43,14 +43,14 @@ func (l *loop) start(e *Endpoint) {
 	go l.read(e)
 }
 
-// read hands what arrives to the port.
+// read hands what arrives to the port, until the wire is closed or fails.
 func (l *loop) read(e *Endpoint) {
 	defer close(l.done)
 	for {
 		err := e.wire.wait()
 		e.mu.Lock()
-		if l.closed || err != nil {
-			if err != nil && !l.closed {
+		if err != nil {
+			if !l.closed {
 				l.err = err
 				e.log.Error("the wire failed", "err", err)
 				now := time.Now()
@@ -62,9 +62,11 @@ func (l *loop) read(e *Endpoint) {
 			e.unlock()
 			return
 		}
-		now := time.Now()
-		e.wire.deliver(now, e)
-		e.settle(now)
+		if !l.closed {
+			now := time.Now()
+			e.wire.deliver(now, e)
+			e.settle(now)
+		}
 		e.unlock()
 	}
 }
@@ -142,9 +144,6 @@ func (l *loop) stop(e *Endpoint) error {
 	l.timer.Stop()
 	err := e.wire.close()
 	<-l.done
-	if r, ok := e.wire.(interface{ release() }); ok {
-		r.release()
-	}
 	return err
 }
 

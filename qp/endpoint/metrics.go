@@ -18,6 +18,11 @@ type Counters struct {
 	Refused     uint64 // requests refused here
 	Rejected    uint64 // connections that a peer refused
 	TooLong     uint64 // times that packets were lost since the link's MTU is smaller by now
+	// Dropped are the packets that came faster than they were taken: the system had no
+	// room for them in the socket's buffer or ring. Those that come as one datagram
+	// (UDP_GRO) count as one. Linux; 0 on a TAP interface, where the host counts them as
+	// not sent.
+	Dropped uint64
 }
 
 // Metrics are an endpoint's numbers at one time.
@@ -40,6 +45,7 @@ func (e *Endpoint) Metrics() Metrics {
 	defer e.mu.Unlock()
 	m := Metrics{Endpoint: e.counted, Port: e.port.Counters(), CM: e.port.CMCounters(), Conns: len(e.conns), Regions: e.regs.Len()}
 	m.Calls, m.HalfOpen = e.port.Calls()
+	m.Endpoint.Dropped = e.wire.dropped()
 	sum := reflect.ValueOf(&m.QPs).Elem()
 	for c := range e.conns {
 		q := reflect.ValueOf(c.q.Counters())

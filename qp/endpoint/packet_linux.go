@@ -24,6 +24,7 @@ type packet struct {
 	ring  []byte // mapped by the first wait
 	at    int    // slot to be filled next
 	given int    // slots before it that were handed out
+	drops uint64 // of the kernel, whose own count begins anew each time it is read
 
 	outs  [batchSize][]byte
 	msgs  [batchSize]mmsghdr
@@ -38,6 +39,7 @@ type packet struct {
 // Of linux/if_packet.h.
 const (
 	packetRXRing  = 5
+	packetStats   = 6
 	packetVersion = 10
 	packetReserve = 12
 
@@ -111,6 +113,7 @@ func (p *packet) wait() error {
 		p.in = p.in[:0]
 		switch {
 		case p.raw.Read(p.get) != nil:
+			_ = syscall.Munmap(p.ring)
 			return os.ErrClosed
 		case len(p.in) != 0:
 			return nil
@@ -195,10 +198,10 @@ func (p *packet) transmit(fd uintptr) bool {
 	return errno != syscall.EAGAIN && errno != syscall.EINTR
 }
 
-// release gives the ring back, once nobody waits for frames any more.
-func (p *packet) release() {
-	if p.ring != nil {
-		_ = syscall.Munmap(p.ring)
-		p.ring = nil
+func (p *packet) dropped() uint64 {
+	var stats [2]uint32 // struct tpacket_stats: packets, and those of them without room in the ring
+	if sockopt(p.raw, syscall.SOL_PACKET, packetStats, stats[:]) {
+		p.drops += uint64(stats[1])
 	}
+	return p.drops
 }

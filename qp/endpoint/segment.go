@@ -85,4 +85,6 @@ func (s *segment) inject(b []byte) error {
 	return err
 }
 
+func (s *segment) dropped() uint64 { return socketDrops(s.conn) }
+
 func (s *segment) close() error { return s.conn.Close() }

@@ -306,4 +306,6 @@ func (u *udp) splits(to netip.Addr) bool {
 
 func (u *udp) inject([]byte) error { return errNoFrames }
 
+func (u *udp) dropped() uint64 { return socketDrops(u.conn) }
+
 func (u *udp) close() error { return u.conn.Close() }

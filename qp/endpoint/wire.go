@@ -20,7 +20,8 @@ type Wire interface {
 // transport carries a port's packets. wait is called by one goroutine without the
 // endpoint's lock, and close by any; the others with it.
 type transport interface {
-	// wait waits until packets have come. An error is for good.
+	// wait waits until packets have come. An error is for good, and after close there is
+	// one: neither it nor deliver is called again.
 	wait() error
 	// deliver hands them to the port.
 	deliver(now time.Time, e *Endpoint)
@@ -35,6 +36,9 @@ type transport interface {
 	peerMAC() frame.MAC
 	// inject sends one Ethernet frame that the port did not build.
 	inject(b []byte) error
+	// dropped returns how many packets the system has thrown away since there was no
+	// room for them.
+	dropped() uint64
 	close() error
 }
 
@@ -115,6 +119,7 @@ type pairEnd struct {
 	spare  [][]byte
 	taken  [][]byte // what in holds
 	here   chan struct{}
+	lost   uint64
 	closed bool
 }
 
@@ -167,7 +172,11 @@ func (p *pairEnd) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 // put has a copy of b arrive.
 func (p *pairEnd) put(b []byte) {
 	p.mu.Lock()
-	if !p.closed && len(p.queue) < pairDepth {
+	switch {
+	case p.closed:
+	case len(p.queue) == pairDepth:
+		p.lost++
+	default:
 		var c []byte
 		if k := len(p.spare); k != 0 {
 			c, p.spare = p.spare[k-1], p.spare[:k-1]
@@ -181,6 +190,12 @@ func (p *pairEnd) put(b []byte) {
 func (p *pairEnd) inject(b []byte) error {
 	p.peer.put(b)
 	return nil
+}
+
+func (p *pairEnd) dropped() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
 }
 
 func (p *pairEnd) close() error {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"syscall"
 	"time"
 	"unsafe"
@@ -168,18 +169,48 @@ func (d *device) inject(b []byte) error {
 	return err
 }
 
+// dropped: what a TAP interface has no room for, the host counts as not sent.
+func (d *device) dropped() uint64 { return 0 }
+
 func (d *device) close() error { return d.f.Close() }
 
 // Socket options that package syscall lacks.
 const (
 	udpNoCheck6RX = 102 // UDP_NO_CHECK6_RX
 	rcvBufForce   = 33  // SO_RCVBUFFORCE
+	soMeminfo     = 55  // SO_MEMINFO
 )
 
 // forceReadBuffer sets the size of a socket's buffer beyond what the system gives to
 // everybody, where this process may.
 func forceReadBuffer(fd uintptr, n int) {
 	_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, rcvBufForce, n)
+}
+
+// sysGetsockopt is the number of getsockopt, which package syscall lacks on some
+// architectures.
+var sysGetsockopt = map[string]uintptr{
+	"386": 365, "amd64": 55, "arm": 295, "arm64": 209, "loong64": 209, "mips": 4173, "mipsle": 4173,
+	"mips64": 5054, "mips64le": 5054, "ppc64": 340, "ppc64le": 340, "riscv64": 209, "s390x": 365,
+}[runtime.GOARCH]
+
+// sockopt fills v with a socket's option and reports whether it is there.
+func sockopt(c syscall.RawConn, level, option int, v []uint32) (ok bool) {
+	n := uint32(4 * len(v))
+	err := c.Control(func(fd uintptr) {
+		_, _, errno := syscall.Syscall6(sysGetsockopt, fd, uintptr(level), uintptr(option), uintptr(unsafe.Pointer(&v[0])), uintptr(unsafe.Pointer(&n)), 0)
+		ok = errno == 0 && n == uint32(4*len(v))
+	})
+	return ok && err == nil
+}
+
+// socketDrops returns how many datagrams a UDP socket had no room for.
+func socketDrops(c syscall.Conn) uint64 {
+	var mem [9]uint32 // SK_MEMINFO_RMEM_ALLOC to SK_MEMINFO_DROPS
+	if raw, err := c.SyscallConn(); err != nil || !sockopt(raw, syscall.SOL_SOCKET, soMeminfo, mem[:]) {
+		return 0
+	}
+	return uint64(mem[8])
 }
 
 // udpOptions makes the kernel set Don't Fragment and identification 0, and take IPv6
