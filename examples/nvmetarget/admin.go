@@ -276,7 +276,7 @@ func (c *controller) smart() []byte {
 	if c.warm() {
 		b[0] |= 1 << 1
 	}
-	if t.degraded.Load() {
+	if t.failing.Load() != 0 {
 		b[0] |= 1 << 2
 	}
 	le := binary.LittleEndian

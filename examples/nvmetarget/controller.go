@@ -286,9 +286,7 @@ func (q *queue) fabrics(s *slot) result {
 			return fail(nvme.InvalidField)
 		}
 		if c.CDW10[2]&nvme.CCShutdown != 0 {
-			if err := q.t.store.flush(); err != nil {
-				q.t.log.Error("flush", "err", err)
-			}
+			q.stored(opFlush, q.t.store.flush())
 		}
 		q.ctrl.setCC(c.CDW10[2])
 		return result{}

@@ -262,17 +262,61 @@ func TestEventRequests(t *testing.T) {
 	require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 2}).parked)
 }
 
-// failing is a store whose disk is broken.
-type failing struct{ memory }
+// failing is a store whose disk is broken, and while it is full takes no writes.
+type failing struct {
+	memory
+	full bool
+}
 
 func (*failing) flush() error { return errors.New("broken") }
+
+func (f *failing) WriteAt(b []byte, off int64) (int, error) {
+	if f.full {
+		return 0, errors.New("full")
+	}
+	return f.memory.WriteAt(b, off)
+}
+
+// The health log warns of a disk that takes no writes until it takes one, whatever is
+// read meanwhile, and of what could not be made durable for good. Of each time that all
+// was well before, hosts hear.
+func TestHealth(t *testing.T) {
+	disk := &failing{memory: memory{b: make([]byte, 8<<20)}}
+	tgt := newTarget(testConfig(), disk, slog.New(slog.DiscardHandler))
+	l, do := adminQueue(tgt, enabled(tgt))
+	require.Equal(t, nvme.Success, do(nvme.Command{Opcode: nvme.SetFeatures, CDW10: [6]uint32{nvme.FeatureAsyncEvents, 1 << 2}}).status)
+	io := func(op nvme.Opcode, flags uint32) nvme.Status {
+		c := nvme.Command{Opcode: op, NSID: 1, CDW10: [6]uint32{2: flags}, SGL: nvme.SGL{Length: 512, Key: 2, Type: nvme.SGLKeyed}}
+		l, _ := play(tgt, 1, enabled(tgt), make([]byte, 512), c.AppendTo(nil))
+		return l.responses[0].Status
+	}
+	log := func() []byte {
+		return do(nvme.Command{Opcode: nvme.GetLogPage, CDW10: [6]uint32{nvme.LogSMART | 127<<16}, SGL: nvme.SGL{Length: 512, Key: 2, Type: nvme.SGLKeyed}}).data
+	}
+	for range 2 {
+		disk.full = true
+		require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 9}).parked)
+		require.Equal(t, nvme.WriteFault, io(nvme.Write, 0))
+		require.EqualValues(t, 9, l.responses[len(l.responses)-1].CID, "the event")
+		require.Equal(t, nvme.WriteFault, io(nvme.Write, 0))
+		require.Equal(t, nvme.Success, io(nvme.Read, 0))
+		require.EqualValues(t, 1<<2, log()[0])
+		disk.full = false
+		require.Equal(t, nvme.Success, io(nvme.Write, 0))
+		require.Zero(t, log()[0])
+	}
+	require.EqualValues(t, 4, log()[160], "media and data integrity errors")
+	require.Equal(t, nvme.WriteFault, io(nvme.Write, forceUnitAccess))
+	require.Equal(t, nvme.Success, io(nvme.Write, 0))
+	require.EqualValues(t, 1<<2, log()[0])
+}
 
 // Events: a host that asked for them hears of a namespace that grew, of a store that
 // fails, and of a threshold; of each type once until it has read the log page, which
 // shows it, and of none that it did not ask for. (Base 5.2, 5.16.1.)
 func TestEvents(t *testing.T) {
 	cfg := testConfig()
-	tgt := newTarget(cfg, &failing{memory{b: make([]byte, 8<<20)}}, slog.New(slog.DiscardHandler))
+	tgt := newTarget(cfg, &failing{memory: memory{b: make([]byte, 8<<20)}}, slog.New(slog.DiscardHandler))
 	deaf := enabled(tgt)
 	deafLink, do := adminQueue(tgt, deaf)
 	require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 1}).parked)

@@ -14,14 +14,14 @@ const (
 func (q *queue) io(s *slot) result {
 	c, t := &s.cmd, q.t
 	if c.Opcode == nvme.Flush && c.NSID == 0xffffffff {
-		return q.stored("flush", t.store.flush(), nvme.WriteFault)
+		return q.stored(opFlush, t.store.flush())
 	}
 	if c.NSID != 1 {
 		return fail(nvme.InvalidNamespace)
 	}
 	switch c.Opcode {
 	case nvme.Flush:
-		return q.stored("flush", t.store.flush(), nvme.WriteFault)
+		return q.stored(opFlush, t.store.flush())
 	case nvme.Read:
 		off, n, ok := t.span(c.Cdw(10), uint64(uint16(c.CDW10[2]))+1)
 		if !ok {
@@ -32,7 +32,7 @@ func (q *queue) io(s *slot) result {
 			return result{status: st}
 		}
 		_, err := t.store.ReadAt(b, off)
-		r := q.stored("read", err, nvme.UnrecoveredReadError)
+		r := q.stored(opRead, err)
 		if err == nil {
 			r.data = b
 		}
@@ -47,13 +47,13 @@ func (q *queue) io(s *slot) result {
 			return result{status: st}
 		}
 		_, err := t.store.WriteAt(b, off)
-		return q.written("write", c, err)
+		return q.written(opWrite, c, err)
 	case nvme.WriteZeroes:
 		off, n, ok := t.span(c.Cdw(10), uint64(uint16(c.CDW10[2]))+1)
 		if !ok {
 			return fail(nvme.LBAOutOfRange)
 		}
-		return q.written("write zeroes", c, t.store.zero(off, n))
+		return q.written(opZero, c, t.store.zero(off, n))
 	case nvme.DatasetManagement:
 		return q.dataset(s)
 	}
@@ -84,10 +84,10 @@ func (q *queue) dataset(s *slot) result {
 			continue
 		}
 		if err := q.t.store.zero(off, n); err != nil {
-			return q.stored("deallocate", err, nvme.WriteFault)
+			return q.stored(opDeallocate, err)
 		}
 	}
-	return result{}
+	return q.stored(opDeallocate, nil)
 }
 
 // span returns where n blocks are, in bytes, or false where the namespace does not have
@@ -101,19 +101,43 @@ func (t *target) span(lba, n uint64) (off, bytes int64, ok bool) {
 }
 
 // written is the result of a write, which with force unit access is durable.
-func (q *queue) written(op string, c *nvme.Command, err error) result {
+func (q *queue) written(op operation, c *nvme.Command, err error) result {
+	r := q.stored(op, err)
 	if err == nil && c.CDW10[2]&forceUnitAccess != 0 {
-		err = q.t.store.flush()
+		r = q.stored(opFlush, q.t.store.flush())
 	}
-	return q.stored(op, err, nvme.WriteFault)
+	return r
 }
 
+// operation is one of the store: what it is called, of which kind it is, and the status
+// of a command that it fails.
+type operation struct {
+	name string
+	kind uint32
+	bad  nvme.Status
+}
+
+// The kinds of operations, of which each may fail while the others do not.
+const (
+	reading uint32 = 1 << iota
+	writing
+	flushing
+)
+
+var (
+	opRead       = operation{"read", reading, nvme.UnrecoveredReadError}
+	opWrite      = operation{"write", writing, nvme.WriteFault}
+	opZero       = operation{"write zeroes", writing, nvme.WriteFault}
+	opDeallocate = operation{"deallocate", writing, nvme.WriteFault}
+	opFlush      = operation{"flush", flushing, nvme.WriteFault}
+)
+
 // stored is the result of an operation of the store.
-func (q *queue) stored(op string, err error, bad nvme.Status) result {
+func (q *queue) stored(op operation, err error) result {
+	q.t.outcome(op.kind, err == nil)
 	if err != nil {
-		q.t.log.Error("store", "op", op, "err", err)
-		q.t.failed()
-		return result{status: bad}
+		q.t.log.Error("store", "op", op.name, "err", err)
+		return result{status: op.bad}
 	}
 	return result{}
 }

@@ -46,7 +46,7 @@ type target struct {
 	size  atomic.Int64 // bytes of the namespace
 
 	failures atomic.Uint64 // operations of the store
-	degraded atomic.Bool   // there were some
+	failing  atomic.Uint32 // kinds of operations that the store fails: see outcome
 
 	mu          sync.Mutex
 	controllers map[uint16]*controller
@@ -212,11 +212,20 @@ func (t *target) resize(n int64) {
 	}
 }
 
-// failed notes that an operation of the store failed: the health log tells of it, and of
-// the first hosts hear.
-func (t *target) failed() {
+// outcome notes how an operation of the store ended. The health log counts failures and
+// warns while operations of a kind fail, from a failure to the next success: room on a
+// disk that was full comes back. A flush that failed is not made good by one that does
+// not, for the system may have dropped what it could not write. Hosts hear of the first
+// failure when all was well.
+func (t *target) outcome(kind uint32, ok bool) {
+	if ok {
+		if kind != flushing && t.failing.Load()&kind != 0 {
+			t.failing.And(^kind)
+		}
+		return
+	}
 	t.failures.Add(1)
-	if t.degraded.CompareAndSwap(false, true) {
+	if t.failing.Or(kind) == 0 {
 		for _, c := range t.all() {
 			c.raise(degraded)
 		}

@@ -610,7 +610,9 @@ func TestChurn(t *testing.T) {
 		require.Equal(t, data, got)
 	}
 	require.Eventually(t, func() bool { n, q := b.t.count(); return n == 1 && q == 3 }, 30*time.Second, 10*time.Millisecond)
-	small(t, before, 2<<20)
+	if !testing.Short() { // few rounds do not tell a leak from what pools come to keep
+		small(t, before, 2<<20)
+	}
 	require.NoError(t, steady.Close())
 }
 
