@@ -21,8 +21,8 @@ type conn struct {
 	why      Reason      // of the last packet that was not simply accepted
 	service  bth.Service // that typ speaks
 	pd       PD
-	mem      Memory
 	migrated bool
+	mem      Memory
 }
 
 func (c *conn) init(cfg *Config) {

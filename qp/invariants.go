@@ -64,6 +64,10 @@ func (r *Requester) invariants() {
 func (q *sendQueue) invariants() {
 	must(q.head <= q.done && q.done <= q.cur && q.cur <= q.started && q.started <= q.tail && q.tail-q.head <= uint64(q.max), "sendQueue %d %d %d %d %d of %d",
 		q.head, q.done, q.cur, q.started, q.tail, q.max)
+	must(q.local <= q.tail, "sendQueue: local %d of %d", q.local, q.tail)
+	for i := max(q.done, q.local); i != q.tail; i++ {
+		must(!q.at(i).wr.Op.local() && q.at(i).status == Success, "sendQueue: entry %d is local or has failed, and local is %d", i, q.local)
+	}
 }
 
 func (w *window) invariants() {

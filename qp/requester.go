@@ -190,6 +190,7 @@ func (r *Requester) postSend(wr *SendWR) error {
 	}
 	w := r.sq.push(wr, length, n)
 	if wr.Fail != Success {
+		r.sq.local = r.sq.tail
 		r.postFailed(w)
 		return nil
 	}
@@ -201,6 +202,7 @@ func (r *Requester) postSend(wr *SendWR) error {
 		w.status = WRFlushErr
 		r.sq.done, r.sq.cur, r.sq.started = r.sq.tail, r.sq.tail, r.sq.tail
 	} else if wr.Op.local() {
+		r.sq.local = r.sq.tail
 		r.runLocal()
 	}
 	return nil
@@ -211,8 +213,13 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 	if wr.Fail != Success {
 		return 0, nil
 	}
-	buf := r.outgoing(wr)
-	local := buf.len()
+	local := uint64(len(wr.Local))
+	if wr.Gather != nil || wr.SGEs != nil {
+		buf := r.outgoing(wr)
+		if local = buf.len(); wr.SGEs != nil && buf.mem == nil {
+			return 0, errNoLocal
+		}
+	}
 	switch {
 	case wr.Op > OpLocalInv,
 		r.typ == UD && wr.Op > OpSendImm,
@@ -226,9 +233,6 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		return 0, errMessage
 	case r.typ == XRCSend && wr.SRQ > maxQPN:
 		return 0, errSRQNumber
-	}
-	if wr.SGEs != nil && buf.mem == nil {
-		return 0, errNoLocal
 	}
 	if wr.Op.local() {
 		if _, ok := r.mem.(Binder); !ok {
@@ -343,8 +347,14 @@ func (r *Requester) tick(t int64) {
 
 // runLocal executes the local operations at the head of the send queue: one starts
 // when all before it are complete, and what is behind it starts when it is (rule
-// RQ-36). They take no PSN.
+// RQ-36). They take no PSN. It fails a request at the head whose memory was refused.
 func (r *Requester) runLocal() {
+	if r.sq.done < r.sq.local {
+		r.runLocalHead()
+	}
+}
+
+func (r *Requester) runLocalHead() {
 	begun := r.mode == draining && r.sq.done != r.sq.started
 	if r.sq.done != r.sq.tail && (r.mode == running || begun) && r.sq.at(r.sq.done).status != Success {
 		r.failHead(r.sq.at(r.sq.done).status)
@@ -380,6 +390,7 @@ func (r *Requester) execute(wr *SendWR) bool {
 // that the last of it asks for an acknowledgement.
 func (r *Requester) refuseLocal(w *wqe) {
 	w.status = LocalProtErr
+	r.sq.local = max(r.sq.local, r.sq.cur+1)
 	if r.sq.cur == r.sq.done {
 		r.failHead(LocalProtErr)
 		return

@@ -30,6 +30,10 @@ type sendQueue struct {
 	inlineSize uint32
 
 	head, done, cur, started, tail uint64
+
+	// The entries from done to local may be local operations, or have failed already.
+	// Those behind are not.
+	local uint64
 }
 
 func newSendQueue(cfg *Config) sendQueue {

@@ -82,6 +82,15 @@ type SendWR struct {
 	Op    Op
 	Flags Flags
 
+	// Fail, where not Success, has the request not be executed: it ends with this status
+	// when its turn comes, and the QP goes to Error (UC and UD: SQE). For programs that
+	// find a fault that a card would find.
+	Fail Status
+
+	FlushRegion      bool   // FLUSH: the whole region, not the range
+	FlushPersistence bool   // FLUSH: to persistence; else to global visibility
+	Access           Access // OpBindMW: the rights that the window gives
+
 	// Local is the data to send, read when each packet is built; or where the
 	// result of a READ or ATOMIC goes (8 bytes, little-endian, for an ATOMIC).
 	// It must stay unchanged, or untouched, until the request completes.
@@ -96,34 +105,24 @@ type SendWR struct {
 	SGEs []SGE
 
 	RemoteAddr uint64 // WRITE, READ, ATOMIC, FLUSH: virtual address at the peer, bytes
+	CompareAdd uint64 // OpCmpSwap: compared with; OpFetchAdd: added
+	Swap       uint64 // OpCmpSwap: stored when equal
 	RKey       uint32 // WRITE, READ, ATOMIC, FLUSH; the key to invalidate for OpSendInv and OpLocalInv; the window for OpBindMW
 	Imm        uint32 // OpSendImm, OpWriteImm: as the wire's four bytes read big-endian
 	Length     uint32 // FLUSH: bytes to flush; OpBindMW: bytes of the window
-
-	CompareAdd uint64 // OpCmpSwap: compared with; OpFetchAdd: added
-	Swap       uint64 // OpCmpSwap: stored when equal
-
-	FlushRegion      bool // FLUSH: the whole region, not the range
-	FlushPersistence bool // FLUSH: to persistence; else to global visibility
 
 	// OpBindMW: window RKey is bound to Length bytes at RemoteAddr of region Region,
 	// with the rights Access, for this QP. Its key becomes IncRKey(RKey).
 	// NewRKey, where not 0, is the key that it gets instead.
 	Region  uint32
 	NewRKey uint32
-	Access  Access
 
-	// Fail, where not Success, has the request not be executed: it ends with this status
-	// when its turn comes, and the QP goes to Error (UC and UD: SQE). For programs that
-	// find a fault that a card would find.
-	Fail Status
+	SRQ uint32 // XRC: the SRQ at the target
 
 	// UD: where to. Other QPs ignore it.
-	AH         *AddressHandle
 	RemoteQPN  uint32
 	RemoteQKey uint32
-	// XRC: the SRQ at the target.
-	SRQ uint32
+	AH         *AddressHandle
 }
 
 // RecvWR is a work request for a receive queue: memory for one message.
