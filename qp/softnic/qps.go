@@ -50,6 +50,7 @@ type QP struct {
 	queued      bool
 	eventQueued bool
 	unresolved  bool // waits for a hardware address
+	toSelf      bool // connected, to an address of its own port
 }
 
 // CreateQP makes a QP in Reset. QP 1, the GSI, is a UD QP. The errors are ErrNoQP
@@ -295,6 +296,7 @@ func (q *QP) modified(a *qp.Attr, mask qp.AttrMask, peer netip.Addr) {
 	if mask&qp.AttrAH != 0 {
 		q.ah, q.peer, q.gid = a.AH, peer, a.AH.SGIDIndex
 		q.mac = a.AH.MAC
+		q.toSelf = p.ownsAddress(p.gids[q.gid].v1, peer)
 		q.prio = Priority(q.ah.TrafficClass, q.ah.HasVLAN, q.ah.VLAN)
 	}
 	// Both may have changed, where the next packet goes and whether there is one.

@@ -118,7 +118,9 @@ func (p *Port) handleDecoded(now time.Time, f *frame.Frame) Result {
 // handle is HandleDecoded for packets of this port as well.
 func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 	multicast := f.Packet.DestQP == qp.MulticastQPN && f.Dst.IsMulticast()
-	if !multicast && !p.owns(f) {
+	q := p.QP(f.Packet.DestQP)
+	toQP := q != nil && p.gids[q.gid].is(f) // as most packets
+	if !toQP && !multicast && !p.owns(f) {
 		p.counters.RxWrongAddress++
 		return WrongAddress
 	}
@@ -126,7 +128,6 @@ func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 	if multicast {
 		return p.handleMulticast(now, f, nil)
 	}
-	q := p.QP(f.Packet.DestQP)
 	if q == nil && f.Packet.DestQP == GSIQPN {
 		return p.handleGSI(now, f)
 	}
@@ -135,7 +136,7 @@ func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 		return NoQP
 	}
 	datagram := q.m.Type() == qp.UD
-	if !datagram && (f.Src.Unmap() != q.peer || !p.gids[q.gid].is(f) || q.m.State() < qp.RTR) {
+	if !datagram && (!toQP || f.Src.Unmap() != q.peer || q.m.State() < qp.RTR) {
 		p.counters.RxWrongAddress++
 		return WrongAddress
 	}
@@ -166,9 +167,11 @@ func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 
 // owns reports whether f came to one of the port's addresses in the version of
 // RoCE that this address speaks.
-func (p *Port) owns(f *frame.Frame) bool {
+func (p *Port) owns(f *frame.Frame) bool { return p.ownsAddress(f.Net == frame.GRH, f.Dst) }
+
+func (p *Port) ownsAddress(v1 bool, dst netip.Addr) bool {
 	for i := range p.gids {
-		if p.gids[i].is(f) {
+		if p.gids[i].at(v1, dst) {
 			return true
 		}
 	}
@@ -176,8 +179,10 @@ func (p *Port) owns(f *frame.Frame) bool {
 }
 
 // is reports whether f came to g.
-func (g *gid) is(f *frame.Frame) bool {
-	return g.v1 == (f.Net == frame.GRH) && (g.addr == f.Dst || g.v1 && g.bytes == f.Dst.As16())
+func (g *gid) is(f *frame.Frame) bool { return g.at(f.Net == frame.GRH, f.Dst) }
+
+func (g *gid) at(v1 bool, dst netip.Addr) bool {
+	return g.v1 == v1 && (g.addr == dst || v1 && g.bytes == dst.As16())
 }
 
 // handleMulticast hands f to the members of its group, except its sender.

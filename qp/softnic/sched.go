@@ -81,9 +81,9 @@ func (r *readyLists) remove(q *QP) {
 	}
 }
 
-// pop takes off the QP whose turn it is, or returns nil when all are of paused
-// priorities.
-func (r *readyLists) pop() *QP {
+// next returns the QP whose turn it is, which stays in its list, or nil when all are
+// of paused priorities.
+func (r *readyLists) next() *QP {
 	open := r.filled &^ r.paused
 	if open == 0 {
 		return nil
@@ -94,9 +94,16 @@ func (r *readyLists) pop() *QP {
 	} else {
 		prio = r.roundRobin(open)
 	}
-	q := r.list[prio].head
+	return r.list[prio].head
+}
+
+// rotate puts q, which is in a list, at the end of the list of a priority.
+func (r *readyLists) rotate(q *QP, prio uint8) {
+	if q.readyPrio == prio && q.next == nil {
+		return
+	}
 	r.remove(q)
-	return q
+	r.push(q, prio)
 }
 
 // roundRobin returns the priority whose turn it is of those in open. Each turn adds

@@ -54,22 +54,24 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 		}
 	}
 	for p.loop.due == 0 {
-		q := p.ready.pop()
+		q := p.ready.next()
 		if q == nil {
 			return false
 		}
-		if q.port == nil || q.unresolved {
-			continue
-		}
-		if !p.nextOf(now, q, f) {
+		prio := q.readyPrio
+		if q.port == nil || q.unresolved || !p.nextOf(now, q, f) {
+			if q.readyPrio == prio { // else it waits with its other kind of packets
+				p.ready.remove(q)
+			}
 			continue
 		}
 		if l := q.rate; l != nil && l.flow.Rate() != 0 && !l.pacer.Ready(now) && q.m.Pending(qp.PendingResponse|qp.PendingAck) == 0 {
 			p.park(now, q, true) // rather than find that out when it is asked
+			p.ready.remove(q)
 		} else {
-			p.ready.push(q, p.priorityOf(q)) // at the end: the others have their turn
+			p.ready.rotate(q, p.priorityOf(q)) // at the end: the others have their turn
 		}
-		if p.looped(now, f, q) {
+		if (q.toSelf || q.m.Type() == qp.UD) && p.looped(now, f, q) {
 			continue
 		}
 		p.counters.TxFrames++
