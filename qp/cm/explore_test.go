@@ -688,8 +688,6 @@ func (m *Machine) check() error {
 		switch {
 		case m.lookup(c.id) != c:
 			return fmt.Errorf("call %#x is not found", c.id)
-		case (c.timer.at >= 0) == c.timer.due.IsZero():
-			return fmt.Errorf("call %#x in %v: a deadline without a timer, or a timer without one", c.id, c.state)
 		case (c.mail.pending != 0) != m.events.of(c).in:
 			return fmt.Errorf("call %#x in %v: events %b, queued %t", c.id, c.state, c.mail.pending, m.events.of(c).in)
 		case (c.mail.msgDue || c.mail.mraDue || c.mail.aprDue) != m.sending.of(c).in:
@@ -713,13 +711,8 @@ func (m *Machine) check() error {
 		return fmt.Errorf("CM-19: %d calls are half-open, counted are %d, allowed %d", half, m.halfOpen, m.cfg.MaxHalfOpen)
 	case m.listeners[0].open != m.halfOpen:
 		return fmt.Errorf("CM-19: the listener counts %d half-open calls, want %d", m.listeners[0].open, m.halfOpen)
-	case timers != len(m.timers):
-		return fmt.Errorf("%d timers for %d calls", len(m.timers), timers)
-	}
-	for i, c := range m.timers {
-		if c.timer.at != int32(i) || i > 0 && c.timer.due.Before(m.timers[(i-1)/2].timer.due) {
-			return fmt.Errorf("the heap of timers is out of order at %d", i)
-		}
+	case timers != m.timers.Len():
+		return fmt.Errorf("%d timers for %d calls", m.timers.Len(), timers)
 	}
 	return nil
 }

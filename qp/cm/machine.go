@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"time"
+
+	"github.com/roce-go/roce/qp/clock"
 )
 
 var (
@@ -126,17 +128,18 @@ type Machine struct {
 	rng       *rand.ChaCha8 // nil: communication IDs count up
 	lastID    uint32        // local communication ID given last
 	tids      uint32
-	now       time.Time
+	clock     clock.Clock
+	now       int64 // of clock
 	calls     []call
 	free      []int32
 	byID      index // local communication ID
 	byRemote  index // peer's CA GUID and communication ID
 	byQPN     index // peer's CA GUID and QP number
 	listeners []listener
-	timers    timerHeap
-	sending   fifo // calls with a message to send
-	events    fifo // calls with events
-	half      fifo // half-open calls
+	timers    clock.Heap[*call] // those that wait for a time
+	sending   fifo              // calls with a message to send
+	events    fifo              // calls with events
+	half      fifo              // half-open calls
 	replies   replyRing
 	halfOpen  int
 	counters  MachineCounters
@@ -151,7 +154,8 @@ func NewMachine(cfg Config) (*Machine, error) {
 		return nil, err
 	}
 	n := cfg.MaxCalls
-	m := &Machine{cfg: cfg, calls: make([]call, n), free: make([]int32, n), timers: make(timerHeap, 0, n)}
+	m := &Machine{cfg: cfg, calls: make([]call, n), free: make([]int32, n), timers: clock.NewHeap(func(c *call, at int) { c.timer.at = int32(at) })}
+	m.timers.Grow(n)
 	m.replies.ring = make([]reply, 8)
 	if n > 8 {
 		m.replies.ring = make([]reply, 64)
@@ -194,11 +198,7 @@ func (m *Machine) State(id uint32) State {
 }
 
 // at takes note of the time; one that goes backwards stands still.
-func (m *Machine) at(now time.Time) {
-	if now.After(m.now) {
-		m.now = now
-	}
-}
+func (m *Machine) at(now time.Time) { m.now = m.clock.At(now) }
 
 // newID returns a communication ID that no call has.
 func (m *Machine) newID() uint32 {

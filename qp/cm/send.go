@@ -1,6 +1,9 @@
 package cm
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // reply is a response that belongs to no call.
 type reply struct {
@@ -91,17 +94,15 @@ func (m *Machine) Pending() bool { return m.replies.head != m.replies.tail || m.
 
 // Deadline returns when Tick is due, or false when nothing is.
 func (m *Machine) Deadline() (time.Time, bool) {
-	if len(m.timers) == 0 {
-		return time.Time{}, false
-	}
-	return m.timers[0].timer.due, true
+	return m.clock.Deadline(m.timers.Due(0))
 }
 
 // Tick lets time pass. After it, Deadline is later than now.
 func (m *Machine) Tick(now time.Time) {
 	m.at(now)
-	for len(m.timers) != 0 && !m.timers[0].timer.due.After(m.now) {
-		m.expire(m.timers[0])
+	for m.timers.Due(math.MaxInt64) <= m.now {
+		_, _, c := m.timers.First()
+		m.expire(c)
 	}
 }
 

@@ -26,10 +26,9 @@ type call struct {
 }
 
 // timer is when a call is to be looked at next, and how often its message may be
-// sent again. Due is zero when there is nothing to wait for.
+// sent again.
 type timer struct {
-	due     time.Time
-	at      int32 // in the heap, -1 when it is not there
+	at      int32 // place in Machine.timers, -1 when there is nothing to wait for
 	retries uint8 // left
 	every   time.Duration
 }
@@ -296,71 +295,19 @@ func (f *fifo) remove(c *call) {
 	*q = queued{}
 }
 
-// timerHeap holds the calls that wait for a time, the soonest first.
-type timerHeap []*call
-
-func (h timerHeap) set(i int, c *call) {
-	h[i] = c
-	c.timer.at = int32(i)
-}
-
-func (h timerHeap) up(i int) {
-	c := h[i]
-	for i > 0 {
-		p := (i - 1) / 2
-		if !c.timer.due.Before(h[p].timer.due) {
-			break
-		}
-		h.set(i, h[p])
-		i = p
-	}
-	h.set(i, c)
-}
-
-func (h timerHeap) down(i int) {
-	c := h[i]
-	for {
-		k := 2*i + 1
-		if k >= len(h) {
-			break
-		}
-		if k+1 < len(h) && h[k+1].timer.due.Before(h[k].timer.due) {
-			k++
-		}
-		if !h[k].timer.due.Before(c.timer.due) {
-			break
-		}
-		h.set(i, h[k])
-		i = k
-	}
-	h.set(i, c)
-}
-
 // arm has c looked at after d.
 func (m *Machine) arm(c *call, d time.Duration) {
-	c.timer.due = m.now.Add(d)
+	due := m.now + int64(d)
 	if c.timer.at < 0 {
-		m.timers = append(m.timers, c)
-		c.timer.at = int32(len(m.timers) - 1)
+		m.timers.Push(due, uint64(c.at), c)
+	} else {
+		m.timers.Set(int(c.timer.at), due)
 	}
-	m.timers.up(int(c.timer.at))
-	m.timers.down(int(c.timer.at))
 }
 
 // stop has c not looked at any more.
 func (m *Machine) stop(c *call) {
-	i := int(c.timer.at)
-	if i < 0 {
-		return
-	}
-	last := len(m.timers) - 1
-	moved := m.timers[last]
-	m.timers[last] = nil
-	m.timers = m.timers[:last]
-	c.timer.at, c.timer.due = -1, time.Time{}
-	if moved != c {
-		m.timers.set(i, moved)
-		m.timers.up(i)
-		m.timers.down(int(moved.timer.at))
+	if c.timer.at >= 0 {
+		m.timers.Remove(int(c.timer.at))
 	}
 }
