@@ -2,14 +2,14 @@
 // headers DETH, RDETH and XRCETH, and [Packet]: a whole transport packet of RoCE
 // v1 or v2, from BTH to ICRC.
 //
-// Each codec works on the caller's memory and allocates nothing. Decode fails
-// only when bytes cannot be laid out, leaves the receiver unchanged then, and
-// keeps reserved bits, so that encoding gives the same bytes. AppendTo never
-// fails and masks each field to its width; Validate says what masking would
-// lose. All fields but the ICRC are big-endian on the wire.
+// Each codec works on the caller's memory and allocates nothing. Decode fails only when the
+// bytes are too few or their layout is not known, leaves the receiver unchanged then, and
+// keeps reserved bits, so that encoding gives the same bytes. AppendTo never fails and
+// masks each field to its width; Validate says what masking would lose. All fields but the
+// ICRC are big-endian on the wire.
 //
-// What is around the packet (Ethernet, IP, UDP, GRH) and whether its ICRC is
-// right is the business of package frame.
+// What is around the packet (Ethernet, IP, UDP, GRH) and whether its ICRC is right is for
+// package frame.
 package bth
 
 import (
@@ -151,7 +151,7 @@ func (h *Header) UnmarshalBinary(b []byte) error {
 	return h.Decode(b)
 }
 
-// PKeyMatch reports whether two P_Keys let their owners talk: the low 15 bits
+// PKeyMatch reports whether QPs with the P_Keys a and b may communicate: the low 15 bits
 // are equal and not zero, and at least one side is a full member (bit 15).
 //
 // InfiniBand Architecture Volume 1, clause 10.9.3.

@@ -114,8 +114,8 @@ const (
 // Ext is a set of the headers that may follow a BTH.
 type Ext uint16
 
-// Extended headers. Those of one packet stand in this order on the wire, except
-// that ImmDt and IETH, the last two, never meet.
+// Extended headers. Those of one packet stand in this order on the wire, except that ImmDt
+// and IETH, the last two, never occur together.
 const (
 	HasRDETH Ext = 1 << iota
 	HasDETH
@@ -300,7 +300,7 @@ func (o Opcode) First() bool {
 	return o.is(1<<SendFirst | 1<<WriteFirst | 1<<ReadResponseFirst)
 }
 
-// Middle reports whether o stands inside a message of several packets.
+// Middle reports whether o is a packet in the middle of a message of several.
 func (o Opcode) Middle() bool {
 	return o.is(1<<SendMiddle | 1<<WriteMiddle | 1<<ReadResponseMiddle)
 }

@@ -44,9 +44,8 @@ type Header struct {
 	Reserved [bth.CNPReserved]byte // zero when sent, ignored on receipt
 }
 
-// New returns a CNP to the QP destQP (24 bits) with BECN set, as ConnectX
-// adapters send it; Annex A17 lets receivers ignore that bit, so clear it if you
-// like.
+// New returns a CNP to the QP destQP (24 bits) with BECN set, as ConnectX adapters send it;
+// Annex A17 lets receivers ignore that bit, so a caller may clear it.
 func New(destQP uint32, pkey uint16) Header {
 	return Header{BTH: bth.Header{Opcode: bth.CNP, PKey: pkey, BECN: true, DestQP: destQP}}
 }

@@ -32,10 +32,10 @@ func (p *CongestionParams) Validate() error {
 
 const million = 1_000_000
 
-// CongestionPoint marks the packets of one switch queue by random early
-// detection on the queue's length at the moment. It keeps no state between
-// packets and no source of chance: both are the caller's. The zero value has
-// both thresholds at 0 and marks every ECN-capable packet that finds a queue.
+// CongestionPoint marks the packets of one switch queue by random early detection on the
+// queue's length at the moment. It keeps no state between packets and has no source of
+// randomness: both are the caller's. The zero value has both thresholds at 0 and marks
+// every ECN-capable packet that joins a queue of more than 0 bytes.
 type CongestionPoint struct {
 	kmin, kmax uint64
 	pmax       uint64 // times 2^32
@@ -53,9 +53,9 @@ func NewCongestionPoint(p CongestionParams) (CongestionPoint, error) {
 	}, nil
 }
 
-// Threshold returns 2^32 times the probability that a packet is marked that
-// finds queueBytes bytes in the queue: 0 up to Kmin, rising in a line to Pmax at
-// Kmax, and 2^32 beyond.
+// Threshold returns 2^32 times the probability that a packet is marked when it joins a
+// queue of queueBytes bytes: 0 up to Kmin, rising linearly to Pmax at Kmax, and 2^32
+// beyond.
 func (c *CongestionPoint) Threshold(queueBytes int) uint64 {
 	q := uint64(max(queueBytes, 0))
 	switch {
@@ -69,10 +69,10 @@ func (c *CongestionPoint) Threshold(queueBytes int) uint64 {
 	return t
 }
 
-// Mark reports whether a packet whose IP header has the given ECN field is to be
-// marked congestion experienced as it joins a queue of queueBytes bytes. rnd is
-// an equally distributed random number. Only ECT(0) and ECT(1) are ever marked:
-// a packet that is marked already stays so, one without ECN may only be dropped.
+// Mark reports whether a packet whose IP header has the given ECN field is to be marked
+// congestion experienced as it joins a queue of queueBytes bytes. rnd is a uniformly
+// distributed random number. Only ECT(0) and ECT(1) are ever marked: a packet that is
+// marked already stays marked, one without ECN can only be dropped.
 func (c *CongestionPoint) Mark(queueBytes int, ecn uint8, rnd uint32) bool {
 	if ecn &= 3; ecn != ECT0 && ecn != ECT1 {
 		return false

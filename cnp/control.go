@@ -6,8 +6,8 @@ import "github.com/roce-go/roce/qp/congestion"
 // [NotificationPoint] as the receiver, a [ReactionPoint] for each flow. NewPort
 // fails with an error that wraps ErrParams.
 //
-// With [Params.EchoOnAck] the receiver marks acknowledgements instead of sending
-// CNPs, and flows take those for CNPs.
+// With [Params.EchoOnAck] the receiver marks acknowledgements instead of sending CNPs, and
+// flows handle each of these as a CNP.
 func Controller(p Params) congestion.Controller { return controller{p} }
 
 type controller struct{ params Params }
@@ -34,7 +34,7 @@ type controlPort struct {
 func (c *controlPort) Flow() congestion.Flow         { return &flow{c.rp.ReactionPoint()} }
 func (c *controlPort) Receiver() congestion.Receiver { return c }
 
-// Needs implements [congestion.Port]. An echo is of each packet.
+// Needs implements [congestion.Port]. EchoOnAck needs an acknowledgement of each packet.
 func (c *controlPort) Needs() congestion.Needs {
 	if c.rp.params.EchoOnAck {
 		return congestion.NeedECT | congestion.NeedAcks
@@ -70,7 +70,7 @@ func (c *controlPort) Received(now int64, a *congestion.Arrival) congestion.Acti
 	return congestion.SendCNP
 }
 
-// flow is a reaction point behind the seam.
+// flow is a reaction point as a [congestion.Flow].
 type flow struct{ rp ReactionPoint }
 
 func (f *flow) Sent(now int64, s *congestion.Send) {

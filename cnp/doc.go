@@ -14,11 +14,11 @@
 //
 // # The machines
 //
-// Like all state machines of this module they do no I/O, start no goroutine, and
-// know no clock and no chance: time is the first argument of a method, and the
-// next time to call comes out of Deadline. They allocate nothing after their
-// constructors. State is integers throughout, so that equal calls give equal
-// states on every architecture. Rates are whole bits per second.
+// Like all state machines of this module they do no I/O, start no goroutine, and have no
+// clock and no randomness: time is the first argument of a method, and the next time to
+// call comes out of Deadline. They allocate nothing after their constructors. State is
+// integers throughout, so that equal calls give equal states on every architecture. Rates
+// are whole bits per second.
 //
 // # The presets
 //
@@ -47,13 +47,13 @@
 //	at line rate     released                          released                        limiter stays
 //	floor            10 Mb/s                           1 Mb/s                          1 Gb/s
 //
-// The difference comes from what a CNP is to each. In the paper it is the event
-// that cuts, so the receiver has to hold CNPs 50 us apart, and all periods are as
-// long. Adapters send CNPs 4 us apart or less; one there is a bit that says whether
-// a short period was congested, and the two periods give the pace. So NVIDIA's alpha
-// forgets in some 200 us what the paper's keeps for 14 ms: the first CNP halves a
-// flow in both, but one that comes after a quiet millisecond takes 47 % in
-// the paper's (alpha 0.93) and 0.6 % in NVIDIA's (alpha 0.012 when the period ends).
+// The difference comes from what a CNP is to each. In the paper it is the event that cuts,
+// so the receiver has to hold CNPs 50 us apart, and all periods are as long. Adapters send
+// CNPs 4 us apart or less; one there is a bit that says whether a short period was
+// congested, and the two periods give the pace. So NVIDIA's alpha decays in about 200 us as
+// far as the paper's in 14 ms: the first CNP halves a rate in both, but one that comes a
+// millisecond after the last cuts 47 % in the paper's (alpha 0.93) and 0.6 % in NVIDIA's
+// (alpha 0.012 when the period ends).
 //
 // # Worked numbers
 //
@@ -65,7 +65,7 @@
 //	timer, four times          RC 15.01953125, 17.509765625, 18.7548828125, 19.37744140625
 //	timer, fifth time          RC 19.708720703125    RT 20.04
 //
-// The cut uses the alpha of before the update: the other order gives 10.0389099.
+// The cut uses alpha before its update: the other order gives 10.0389099.
 //
 // NVIDIA preset, 40 Gb/s, one CNP at 0, with g = 5/1024:
 //
@@ -90,11 +90,10 @@
 // most e of itself and 2 b/s for each CNP so far; a test holds that over random
 // calls.
 //
-// What falls on one instant happens in the order alpha, cut, increase, and a cut
-// restarts the increase timer, so that the increase does not happen. In the
-// paper preset, whose two timers are both 55 us, a CNP at that instant therefore
-// meets the updated alpha and the rate not yet raised; unless Tick was called
-// with that time before it.
+// Events at the same time happen in the order alpha, cut, increase, and a cut restarts the
+// increase timer, so that the increase does not happen. In the paper preset, whose two
+// timers are both 55 us, a CNP at that time therefore uses the updated alpha and the rate
+// before the increase, unless Tick was called with that time before it.
 //
 // A late call runs all periods that it missed, as if there had been a call for each
 // of them. That takes at most 4,221 multiplications for alpha in the paper
@@ -106,8 +105,8 @@
 //
 // # Choices that the sources leave open
 //
-// What becomes of the limiter at line rate is a knob, Release; its default is said
-// at each preset. NVIDIA's two periods run from the CNP that put the limiter in
-// place. RpgMaxRate below the line rate caps a flow from that CNP on; with Release a
-// flow that has reached it is without limit. RpgByteReset 0 switches byte stages off.
+// What becomes of the limiter at line rate is a parameter, Release; each preset names its
+// value. NVIDIA's two periods run from the CNP that started the limiter. RpgMaxRate below
+// the line rate caps a flow from that CNP on; with Release a flow that has reached it is
+// without limit. RpgByteReset 0 switches byte stages off.
 package cnp

@@ -12,13 +12,13 @@ import (
 
 // ECN values of the IP header's last two TOS or traffic class bits (RFC 3168).
 const (
-	NotECT uint8 = 0 // the sender knows no ECN
+	NotECT uint8 = 0 // the sender does not support ECN
 	ECT1   uint8 = 1 // ECN-capable
 	ECT0   uint8 = 2 // ECN-capable, the usual value
 	CE     uint8 = 3 // congestion experienced
 )
 
-// Arrival is what a notification point wants to know of a received packet.
+// Arrival describes a received packet to a notification point.
 type Arrival struct {
 	// Src and Dst are the packet's addresses: its CNP goes to Src. Only the
 	// address scopes look at them.
@@ -28,17 +28,17 @@ type Arrival struct {
 	Multicast bool
 }
 
-// AsksForCNP reports whether the packet calls for a CNP, the pace apart: it is
-// marked congestion experienced, belongs to a SEND, WRITE or READ response, and
-// is no multicast. Acknowledgements, requests without data, and CNPs do not.
+// AsksForCNP reports whether the packet is one that CNPs are sent for, whatever the gap
+// since the last: it is marked congestion experienced, belongs to a SEND, WRITE or READ
+// response, and is not multicast. Acknowledgements, requests without data, and CNPs do not.
 func (a *Arrival) AsksForCNP() bool {
 	return a.ECN&3 == CE && !a.Multicast &&
 		(a.Opcode.Send() || a.Opcode.Write() || a.Opcode.ReadResponse())
 }
 
-// Gate is what a notification point keeps of one flow: when its next CNP may
-// leave. Keep one per QP for ScopeQP. It takes 8 bytes, the zero value is ready,
-// and it goes with one NotificationPoint.
+// Gate is the state of one flow in a notification point: when its next CNP may be sent.
+// Keep one per QP for ScopeQP. It takes 8 bytes, the zero value is ready, and it goes with
+// one NotificationPoint.
 type Gate struct{ open int64 }
 
 // pass reports whether a CNP may leave at ns, and closes the gate for gap if so.
@@ -53,8 +53,8 @@ func (g *Gate) pass(ns, gap int64) bool {
 // ways is how many slots of the table one key may be in.
 const ways = 4
 
-// slot is the gate of an address or address pair. Once it is open it remembers
-// nothing that matters and may be given away.
+// slot is the gate of an address or address pair. Once its gate is open it holds no state
+// and may be reused.
 type slot struct {
 	key  [2][16]byte
 	gate Gate
@@ -127,8 +127,8 @@ func (n *NotificationPoint) HandlePacket(now time.Time, a *Arrival, g *Gate) boo
 	return n.asked(a.Src, a.Dst, g)
 }
 
-// asked reports whether a CNP may leave now, at the time last, for a packet that
-// calls for one; g is the gate of its queue pair.
+// asked reports whether a CNP may be sent now, at the time last, for a packet that needs
+// one; g is the gate of its queue pair.
 func (n *NotificationPoint) asked(src, dst netip.Addr, g *Gate) bool {
 	switch n.scope {
 	case ScopeAddressPair:
@@ -167,8 +167,8 @@ func (n *NotificationPoint) gate(key [2][16]byte) *Gate {
 	return &free.gate
 }
 
-// set hashes key to the number of its set. Nothing in it is secret: whoever can
-// make addresses collide gets more CNPs, which slow down no one else.
+// set hashes key to the number of its set. The hash has no secret: a peer that makes
+// addresses collide gets more CNPs, which slow down no one else.
 func (n *NotificationPoint) set(key *[2][16]byte) uint64 {
 	const odd = 0x9e3779b97f4a7c15 // 2^64 / golden ratio
 	h := uint64(0)

@@ -16,9 +16,9 @@ const MaxPacerBytes = 1 << 30
 //
 // The zero value is ready and, at rate 0, never waits. It takes 48 bytes.
 type Pacer struct {
-	// Burst is how late a packet may leave with the following ones still keeping
-	// to the old schedule, so that a caller whose timers fire late gets the whole
-	// rate. With 0 no two packets are ever closer than the rate allows.
+	// Burst is how late a packet may be sent without delaying those after it, so that a
+	// caller whose timers fire late still reaches the rate. With 0 no two packets are ever
+	// closer than the rate allows.
 	Burst time.Duration
 
 	next time.Time
@@ -32,9 +32,9 @@ func (p *Pacer) Rate() uint64 { return p.rate }
 // Ready reports whether a packet may leave now.
 func (p *Pacer) Ready(now time.Time) bool { return !now.Before(p.next) }
 
-// SetRate changes the rate, in bits per second; 0 is without limit. If a packet
-// is waiting, the bits that it still waits for are waited for at the new rate.
-// The same rate again costs nothing and changes nothing.
+// SetRate changes the rate, in bits per second; 0 is without limit. If a packet is waiting,
+// the rest of its wait is scaled to the new rate. The same rate again costs nothing and
+// changes nothing.
 func (p *Pacer) SetRate(now time.Time, rate uint64) {
 	if rate == p.rate {
 		return
@@ -74,9 +74,9 @@ func (p *Pacer) SetRate(now time.Time, rate uint64) {
 	p.frac = uint32(frac)
 }
 
-// HandleSent counts a packet of bytes bytes (0..MaxPacerBytes) that leaves now.
-// Count what the rate is meant to be of, whole frames as a rule. A packet that
-// leaves before it is due is paid for all the same.
+// HandleSent counts a packet of bytes bytes (0..MaxPacerBytes) that leaves now. Count the
+// bytes that the rate is meant to cover, usually whole frames. A packet that is sent before
+// it is due is counted all the same.
 func (p *Pacer) HandleSent(now time.Time, bytes int) {
 	if p.rate == 0 {
 		p.next, p.frac = now, 0

@@ -41,12 +41,11 @@ func (a Algorithm) String() string {
 	return strconv.Itoa(int(a))
 }
 
-// Scope says what a notification point regards as one flow when it holds CNPs
-// apart. Adapters differ, and the difference decides what an incast does: with one
-// gap for the port, eight senders share the CNPs that each of them would get with a
-// gap per QP. The adapters named are those that Yu et al. measured ("Understanding
-// the Micro-Behaviors of Hardware Offloaded Network Stacks with Lumina", SIGCOMM
-// 2023).
+// Scope says what a notification point regards as one flow when it keeps the gap between
+// CNPs. Adapters differ, and the difference decides what an incast does: with one gap for
+// the port, eight senders share the CNPs that each of them would get with a gap per QP. The
+// adapters named are those that Yu et al. measured ("Understanding the Micro-Behaviors of
+// Hardware Offloaded Network Stacks with Lumina", SIGCOMM 2023).
 type Scope uint8
 
 // Scopes, finest first.
@@ -73,14 +72,13 @@ func (s Scope) String() string {
 	return strconv.Itoa(int(s))
 }
 
-// Params are the knobs of DCQCN at both ends. Those with a name of the mlxconfig
-// tool (and of the mlx5 driver's debugfs) bear it in Go case and have its unit:
-// microseconds, Mb/s (10^6 bits per second), 64 bytes, or 1/1024. Start from
-// [Paper], [NVIDIA] or [NS3], change what you like, and see [Params.Validate] for
-// the ranges.
+// Params are the parameters of DCQCN at both ends. Those that exist in the mlxconfig tool
+// (and in the mlx5 driver's debugfs) have its name, in Go case, and its unit: microseconds,
+// Mb/s (10^6 bits per second), 64 bytes, or 1/1024. Start from [Paper], [NVIDIA] or [NS3],
+// change what is needed, and see [Params.Validate] for the ranges.
 //
-// All algorithms read each field the same way unless its line says otherwise. What
-// is said of NVIDIA's goes for that of ns-3 as well.
+// All algorithms read each field the same way unless its comment says otherwise. What is
+// said of NVIDIA's also holds for that of ns-3.
 type Params struct {
 	Algorithm Algorithm
 
@@ -92,8 +90,8 @@ type Params struct {
 	ClampTgtRateAfterTimeInc bool
 	// RpgTimeReset is the period of the increase timer, in us: 1..2^31-1.
 	RpgTimeReset uint32
-	// RpgByteReset is how much is sent from one increase by the byte counter to
-	// the next, in units of 64 bytes. 0 switches the byte counter off.
+	// RpgByteReset is how many bytes are sent between two increases by the byte counter, in
+	// units of 64 bytes. 0 switches the byte counter off.
 	RpgByteReset uint32
 	// RpgThreshold is F, the stage at which fast recovery ends: 0..31.
 	RpgThreshold uint32
@@ -130,17 +128,16 @@ type Params struct {
 	// InitialAlphaValue is alpha at the first CNP, in 1/1024: 0..1023, and 1024
 	// (which is 1) for the other two algorithms.
 	InitialAlphaValue uint32
-	// AlphaBits is how many fractional bits alpha is kept in, 10..31; 0 means 31.
-	// With few, alpha falls to 0 where it should come to rest: with 10, and a CNP
-	// every 6 us, it does so where the recurrence in real numbers stays at 0.165.
-	// The 10 bits of the other parameters are a format of parameters; nothing that
-	// is public says in how many bits adapters keep their state. It has no mlxconfig
-	// name.
+	// AlphaBits is how many fractional bits alpha is kept in, 10..31; 0 means 31. With few,
+	// alpha falls to 0 where it should converge to a larger value: with 10, and a CNP every
+	// 6 us, it falls to 0 where the recurrence in real numbers stays at 0.165. The 10 bits
+	// of the other parameters are only their format; no public source says in how many bits
+	// adapters keep their state. It has no mlxconfig name.
 	AlphaBits uint32
-	// Release takes the limiter off a flow whose rate is back at RpgMaxRate, or the
-	// port's speed: the flow sends without limit, and its next CNP is a first one,
-	// with a new alpha. Without it, alpha is close to 0 after a long recovery, and
-	// the first CNPs of the next burst cut nothing.
+	// Release removes the limiter of a flow whose rate is back at RpgMaxRate, or the port's
+	// speed: the flow sends without limit, and its next CNP is a first one, with a new
+	// alpha. Without it, alpha is close to 0 after a long recovery, and the first CNPs of
+	// the next burst cut nothing.
 	Release bool
 	// FullFastRecovery gives fast recovery F averaging steps, as the paper's text
 	// has it, instead of the F - 1 of its pseudo-code. Paper only; it has no
@@ -152,9 +149,9 @@ type Params struct {
 	MinTimeBetweenCnps uint32
 	// CnpScope is what that gap is kept for. It has no mlxconfig name.
 	CnpScope Scope
-	// EchoOnAck has the receiver set BECN in its acknowledgements of marked packets
-	// instead of sending CNPs. The sender handles each as a CNP. It has no mlxconfig
-	// name; only [Controller] does it.
+	// EchoOnAck makes the receiver set BECN in its acknowledgements of marked packets
+	// instead of sending CNPs. The sender handles each as a CNP. It has no mlxconfig name;
+	// only [Controller] does it.
 	EchoOnAck bool
 	// CnpDscp is the DSCP of CNPs: 0..63.
 	CnpDscp uint8
@@ -332,7 +329,7 @@ func badParam(name string, v, lo, hi uint32) error {
 	return fmt.Errorf("%w: %s is %d, want %d..%d", ErrParams, name, v, lo, hi)
 }
 
-// micros turns a number of microseconds into nanoseconds.
+// micros converts microseconds to nanoseconds.
 func micros(us uint32) int64 { return int64(us) * int64(time.Microsecond) }
 
 // nvidiaCNP leaves two flags for the ends of the alpha and the monitor period.

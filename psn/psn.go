@@ -42,16 +42,16 @@ func (p PSN) In(start PSN, n uint32) bool {
 	return (uint32(p)-uint32(start))&Mask < n
 }
 
-// Seq is an unwrapped packet sequence number: it counts on where a PSN begins again at
-// 0. Its low 24 bits are the PSN, so that sums and differences of nearby ones hold
-// for both. A type of its own keeps it from indexes and counts.
+// Seq is an unwrapped packet sequence number: it goes on counting where a PSN wraps to 0.
+// Its low 24 bits are the PSN, so that sums and differences of nearby ones hold for both.
+// It is a type of its own so that it is not mixed up with indexes and counts.
 type Seq uint64
 
-// First returns the Seq that a machine begins with at p. It is one turn of the circle
-// above zero, so that what lies behind it does not wrap.
+// First returns the Seq at which a machine whose first PSN is p starts. It is 2^24 above p,
+// so that PSNs before it do not wrap below zero.
 func First(p PSN) Seq { return 1<<Bits | Seq(p&Mask) }
 
-// PSN returns the wire's form of s.
+// PSN returns the low 24 bits of s, as they are on the wire.
 func (s Seq) PSN() PSN { return PSN(s & Mask) }
 
 // Near returns the Seq nearest to s whose PSN is p. A PSN half the circle away is

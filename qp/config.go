@@ -14,17 +14,17 @@ import (
 // MaxMessage is the longest message in bytes (rule RQ-01).
 const MaxMessage = reth.MaxDMALen
 
-// Config says what a queue pair is from New to its end: ibv_qp_init_attr
-// and what a port gives it.
+// Config holds what does not change in the life of a queue pair: the fields of
+// ibv_qp_init_attr, and what a port supplies.
 type Config struct {
 	Type   Type
 	QPN    uint32 // 24 bits
 	PD     PD
-	Memory Memory // what the peer may reach; nil: nothing
+	Memory Memory // memory that the peer may access; nil: none
 
-	// MaxSendWR is how many entries the send queue has, 0 .. 2^20. An entry is
-	// free again when its completion was polled, or an unsignalled request and all
-	// before it are complete and those completions polled.
+	// MaxSendWR is how many entries the send queue has, 0 .. 2^20. An entry is free again
+	// when its completion was polled; that of an unsignalled request when it and all before
+	// it are complete and their completions polled.
 	MaxSendWR int
 	// MaxRecvWR is how many entries the receive queue has, 0 .. 2^20; with a SRQ,
 	// how many completions are held, where 0 means as many as the SRQ has entries,
@@ -33,13 +33,13 @@ type Config struct {
 	MaxRecvWR int
 	MaxInline int // bytes of inline data an entry holds, 0 .. 4096
 
-	// Most READs plus ATOMICs that attributes may allow, 0 .. 128: at once
-	// outstanding as the requester's max_rd_atomic, and remembered by the
-	// responder as max_dest_rd_atomic.
+	// MaxRdAtomic and MaxDestRdAtomic are the upper limits, 0 .. 128, of the attributes
+	// with these names: READs plus ATOMICs outstanding at once as requester, and remembered
+	// at once as responder.
 	MaxRdAtomic     int
 	MaxDestRdAtomic int
 
-	SRQ     *SRQ      // receives come from here instead; RC and UD
+	SRQ     *SRQ      // the receive queue, instead of one of its own; RC and UD
 	XRCSRQs SRQLookup // XRCRecv: finds the SRQ that XRCETH names
 
 	Clock *Clock // shared with other QPs; nil: one of its own
@@ -53,29 +53,29 @@ type Config struct {
 	// AckEvery asks for an acknowledgement at least every so many packets, so
 	// that a long message shows progress. 0 means 64.
 	AckEvery int
-	// Window is the most PSNs outstanding, 1 .. 2^23-1. 0 means 8192. A READ
-	// that needs more starts when it is alone.
+	// Window is the most PSNs outstanding, 1 .. 2^23-1. 0 means 8192. A READ that needs
+	// more is sent when nothing else is outstanding.
 	Window int
-	// ResponseWeight and RequestWeight say how NextPacket shares its turns while both
-	// wait: so many responses and acknowledgements, then so many requests, and round.
-	// 0 means 1, at most 65535. With other weights, or ends of unequal speed, one
-	// half may be slow; neither ever stands still (rule EE-3).
+	// ResponseWeight and RequestWeight say how NextPacket alternates while both wait:
+	// ResponseWeight responses and acknowledgements, then RequestWeight requests, and
+	// again. Each is 1 .. 65535; 0 means 1. With other weights, or with peers of unequal
+	// speed, one direction may be slow, but neither ever stops (rule EE-3).
 	ResponseWeight int
 	RequestWeight  int
-	// Selective is selective repeat, where Packets is not 0: see [Selective]. There are
-	// no credits then.
+	// Selective turns on selective repeat where its Packets is not 0: see [Selective]. The
+	// responder then advertises no credits.
 	Selective Selective
 	// NoCredits makes the responder advertise no end-to-end credits (code 31).
 	NoCredits bool
 	// NotMigrated clears the M bit of packets sent, as the Linux driver does.
 	NotMigrated bool
-	// LinuxRetryForever reads a retry_cnt of 7 as "for ever", as the Linux
-	// driver does. The rule is seven.
+	// LinuxRetryForever reads a retry_cnt of 7 as "for ever", as the Linux driver does. By
+	// rule RQ-32 it means seven.
 	LinuxRetryForever bool
-	// LinuxAckBeforeRead has an acknowledgement of a duplicate not carry the PSN of a
-	// READ or ATOMIC that was executed last, but the one before it. The rule is that it
-	// does (RS-20); the Linux driver's requester, which asks again, then completes the
-	// READ with no data.
+	// LinuxAckBeforeRead: when the request executed last is a READ or ATOMIC, the
+	// acknowledgement of a duplicate carries the PSN before it. By rule RS-20 it carries
+	// the PSN of that request itself; the Linux driver's requester, which asks for its lost
+	// response with a duplicate, then completes the READ without its data.
 	LinuxAckBeforeRead bool
 }
 
@@ -136,7 +136,7 @@ type Attr struct {
 
 	PathMTU int // payload bytes: 256, 512, 1024, 2048 or 4096
 	DestQPN uint32
-	AH      AHAttr // carried, not looked at: zero will do without a port
+	AH      AHAttr // for the port; the QP itself does not use it, and it may be zero
 
 	RQPSN           psn.PSN // first PSN expected
 	MaxDestRdAtomic int     // READs and ATOMICs the peer may have outstanding here
@@ -163,11 +163,10 @@ func validMTU(m int) bool {
 	return m >= 256 && m <= 4096 && bits.OnesCount(uint(m)) == 1
 }
 
-// Outgoing is a packet to send, in the caller's variable. Its payload aliases
-// the memory it comes from, or the Outgoing itself: encode or copy it before the
-// next call to the machine, and before that memory is used again. (A send of UC or
-// UD is complete, and its completion there to take, as soon as its last packet is
-// made.)
+// Outgoing is a packet to send, in the caller's variable. Its payload aliases the memory it
+// comes from, or the Outgoing itself: encode or copy it before the next call to the
+// machine, and before that memory is used again. (A send of UC or UD is complete as soon as
+// its last packet is built.)
 type Outgoing struct {
 	Packet bth.Packet
 	// AH is where a datagram goes; nil for the peer of a connected QP.
@@ -189,11 +188,11 @@ func (o *Outgoing) Clone() *Outgoing {
 	return c
 }
 
-// Clock turns times into nanoseconds: see [clock.Clock]. QPs that share one by
-// Config.Clock, as those of a port do, have each time turned once for all of them.
+// Clock converts times to nanoseconds: see [clock.Clock]. For QPs that share one by
+// Config.Clock, as those of a port do, each time is converted once.
 type Clock = clock.Clock
 
-// earlier returns the earlier of two deadlines, of which 0 is none.
+// earlier returns the earlier of two deadlines, where 0 means that there is none.
 func earlier(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b

@@ -4,8 +4,8 @@ import (
 	"github.com/roce-go/roce/bth"
 )
 
-// conn is what the two halves of a queue pair share, in one place. A half that is
-// used by itself has one of its own.
+// conn is the state that the requester and the responder of a queue pair share, in one
+// place. A Requester or Responder that is used by itself has its own.
 //
 // Invariant: attr holds the attributes as they were last set, and nothing else holds
 // a copy of them.
@@ -41,7 +41,7 @@ func (c *conn) outgoing(wr *SendWR) span {
 	return span{wr.Local, wr.Gather, wr.SGEs, c.keyed(wr.SGEs), c.pd}
 }
 
-// keyed returns what knows the keys of sges, where there are any, or nil.
+// keyed returns the memory that resolves the keys of sges, or nil where sges is nil.
 func (c *conn) keyed(sges []SGE) LocalMemory {
 	if sges == nil {
 		return nil
@@ -52,7 +52,7 @@ func (c *conn) keyed(sges []SGE) LocalMemory {
 
 func (c *conn) raise(e Event) { c.events |= 1 << e }
 
-// drop notes why a packet is dropped or refused, and returns v.
+// drop records why a packet is dropped or refused, and returns v.
 func (c *conn) drop(v Verdict, why Reason) Verdict {
 	c.why = why
 	return v
@@ -84,7 +84,7 @@ func (c *conn) admit(p *bth.Packet) Verdict {
 	return Invalid
 }
 
-// mode is what the state of the QP means to one of its halves.
+// mode is what the state of the QP means to its requester or to its responder.
 type mode uint8
 
 const (

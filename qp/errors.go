@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Errors of calls: the caller's fault, with nothing changed. What a call returns may
-// say more than these: compare with errors.Is.
+// Errors of calls: the caller's fault, with nothing changed. The error that a call returns
+// may wrap one of these and say more: compare with errors.Is.
 var (
 	// ErrConfig means that a value of a Config is out of range.
 	ErrConfig = errors.New("qp: configuration value out of range")
@@ -26,14 +26,14 @@ var (
 	ErrLength = errors.New("qp: length out of range")
 	// ErrAlign means that an atomic's address is no multiple of 8.
 	ErrAlign = errors.New("qp: atomic address not a multiple of 8")
-	// ErrInline means more inline data than the QP takes.
+	// ErrInline means more inline data than Config.MaxInline.
 	ErrInline = errors.New("qp: too much inline data")
-	// ErrSRQ means a receive posted to a QP that takes its receives elsewhere.
+	// ErrSRQ means a receive posted to a QP that has an SRQ, or to an XRC target.
 	ErrSRQ = errors.New("qp: receives of this QP are posted to its SRQ")
 	// ErrNil means a nil argument.
 	ErrNil = errors.New("qp: nil work request or attributes")
-	// ErrZero means a QP that New did not return.
-	ErrZero = errors.New("qp: this QP was not made by New")
+	// ErrZero means a QP that was not created by New.
+	ErrZero = errors.New("qp: this QP was not created by New")
 )
 
 // RangeError names a value that is out of range, and the range. It is an
@@ -52,7 +52,7 @@ func (e *RangeError) Error() string {
 // Unwrap returns ErrConfig or ErrRange.
 func (e *RangeError) Unwrap() error { return e.kind }
 
-// detailed is an error of a kind with words of its own.
+// detailed is an error with a text of its own that wraps a kind.
 type detailed struct {
 	kind error
 	text string
@@ -61,7 +61,7 @@ type detailed struct {
 func (e detailed) Error() string { return e.text }
 func (e detailed) Unwrap() error { return e.kind }
 
-// Errors of work requests. They are made once: no call of a machine allocates.
+// Errors of work requests. They are allocated once: no call of a machine allocates.
 var (
 	errSendFull    error = detailed{ErrQueueFull, "qp: send queue full (MaxSendWR)"}
 	errRecvFull    error = detailed{ErrQueueFull, "qp: receive queue full (MaxRecvWR)"}

@@ -163,6 +163,6 @@ func ExampleQP_Modify() {
 	fmt.Println(q.State())
 	// Output:
 	// qp: no transition from RESET to RTS
-	// qp: RESET to INIT: needs pkey,access; does not take path_mtu; path_mtu is 0, want 256, 512, 1024, 2048 or 4096
+	// qp: RESET to INIT: needs pkey,access; does not accept path_mtu; path_mtu is 0, want 256, 512, 1024, 2048 or 4096
 	// RESET
 }

@@ -2,7 +2,7 @@ package qp
 
 import "github.com/roce-go/roce/bth"
 
-// message is what kind of message is under way.
+// message is the kind of the message that a responder is receiving.
 type message uint8
 
 const (
@@ -21,7 +21,7 @@ type inbound struct {
 	want     uint32 // WRITE: its DMA length
 	rkey     uint32 // WRITE
 	srq      uint32 // XRC: the SRQ that the message names
-	pd       PD     // of the memory that it reaches: the SRQ's, where that has one of its own
+	pd       PD     // of the memory that the message may access: the SRQ's, where that has one of its own
 	kind     message
 	skipping bool // UC: until the next message begins
 }

@@ -23,7 +23,7 @@ func (q *QP) invariants() {
 	}
 	q.req.invariants()
 	q.resp.invariants()
-	must(q.req.conn == &q.conn && q.resp.conn == &q.conn, "the halves share the state of the QP")
+	must(q.req.conn == &q.conn && q.resp.conn == &q.conn, "requester and responder share the state of the QP")
 	broken := q.req.mode == broken || q.resp.mode == broken
 	must(broken == (q.attr.State == Error) || q.typ == UD || q.typ == UC, "state %v, modes %d and %d", q.attr.State, q.req.mode, q.resp.mode)
 	must(q.turns.left <= max(q.turns.weight[0], q.turns.weight[1]), "turns %+v", q.turns)
@@ -50,7 +50,7 @@ func (r *Requester) invariants() {
 			out++
 		}
 	}
-	must(out == r.reads.out, "%d requests with responses under way, counted %d", out, r.reads.out)
+	must(out == r.reads.out, "%d outstanding requests with responses, counted %d", out, r.reads.out)
 	if s := r.sel; s != nil {
 		must(max(s.high, s.again, s.end, s.taken) <= r.win.sent, "scoreboard %d %d %d %d of %d", s.high, s.again, s.end, s.taken, r.win.sent)
 	}
@@ -100,8 +100,8 @@ func (q *resources) invariants() {
 		must(r.at <= r.end, "resource %+v", *r)
 		if r.at != r.end {
 			pending++
-			must(at >= q.first, "resource %d has a response under way, first is %d", at, q.first)
+			must(at >= q.first, "resource %d has a pending response, first is %d", at, q.first)
 		}
 	}
-	must(pending == q.pending, "%d responses under way, counted %d", pending, q.pending)
+	must(pending == q.pending, "%d pending responses, counted %d", pending, q.pending)
 }

@@ -20,9 +20,9 @@ const (
 // PD is a protection domain: a number that a QP and what it may reach share.
 type PD uint32
 
-// Memory is what a peer may reach. Its methods are called while packets are
-// handled and made, must not block, and must not keep or return more than they
-// are asked for. [Regions] is one.
+// Memory is the memory that a peer may access. Its methods are called while packets are
+// handled and built. They must not block, and must return no more bytes than asked for.
+// [Regions] is one.
 type Memory interface {
 	// Remote returns the a.Len bytes at a.VA of the region or window that a.RKey
 	// names, or false when it does not exist or is disabled, belongs to another
@@ -31,12 +31,12 @@ type Memory interface {
 	// to the slice before its call returns, or reads it until the caller has
 	// encoded the packet that it built.
 	Remote(a RemoteAccess) ([]byte, bool)
-	// Invalidate takes a.RKey away, as a SEND with invalidate asks, or returns
-	// false where it may not be. Only PD, QPN and RKey of a are set.
+	// Invalidate invalidates a.RKey for a SEND with invalidate, or returns false where the
+	// peer may not do that. Only PD, QPN and RKey of a are set.
 	Invalidate(a RemoteAccess) bool
 }
 
-// RemoteAccess is what a request of a peer asks of a [Memory].
+// RemoteAccess describes an access by a request of the peer: the argument of [Memory].
 type RemoteAccess struct {
 	PD    PD     // of the QP that received the request
 	QPN   uint32 // of the QP that received the request
@@ -46,15 +46,15 @@ type RemoteAccess struct {
 	Right Access // what the operation needs
 }
 
-// Binder is implemented by a Memory that has windows: what OpBindMW and OpLocalInv
-// ask of it. [Regions] is one.
+// Binder is implemented by a Memory that has windows: OpBindMW and OpLocalInv call it.
+// [Regions] is one.
 type Binder interface {
 	Bind(b Binding) (rkey uint32, err error)
 	InvalidateLocal(rkey uint32) error
 }
 
-// IncRKey returns the key that a window has after OpBindMW (ibv_inc_rkey): its low
-// byte is one higher.
+// IncRKey returns the key that a window has after OpBindMW (ibv_inc_rkey): its low byte is
+// one higher, modulo 256.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
 // SGE names a piece of local memory by its key, as ibv_sge does.
@@ -64,17 +64,17 @@ type SGE struct {
 	LKey uint32
 }
 
-// LocalMemory is implemented by a Memory that knows local keys: those of SGEs.
-// [Regions] is one.
+// LocalMemory is implemented by a Memory that resolves local keys: those of SGEs. [Regions]
+// is one.
 type LocalMemory interface {
-	// Local returns the a.Len bytes at a.VA of the region that a.LKey names, or false
-	// when it does not exist, belongs to another protection domain, does not hold the
-	// whole range, or may not be written where a.Write is set. It is asked for each
-	// packet, so that a region that goes takes its memory with it.
+	// Local returns the a.Len bytes at a.VA of the region that a.LKey names, or false when
+	// it does not exist, belongs to another protection domain, does not hold the whole
+	// range, or may not be written where a.Write is set. It is called for each packet, so
+	// that the memory of a deregistered region is no longer used.
 	Local(a LocalAccess) ([]byte, bool)
 }
 
-// LocalAccess is what a work request asks of a [LocalMemory].
+// LocalAccess describes an access by a work request: the argument of [LocalMemory].
 type LocalAccess struct {
 	PD    PD
 	LKey  uint32
@@ -83,8 +83,8 @@ type LocalAccess struct {
 	Write bool
 }
 
-// Flusher is implemented by a Memory that has something to do on FLUSH. Others
-// are taken for memory whose writes are visible and persistent at once.
+// Flusher is implemented by a Memory that has something to do on FLUSH. For any other
+// Memory, FLUSH does nothing: its writes count as visible and persistent at once.
 type Flusher interface {
 	// Flush is called with the fields of a FLUSH request whose rights were
 	// checked.
@@ -210,8 +210,8 @@ func (s *span) reaches() bool {
 	return true
 }
 
-// place copies src to dst, unless that is where it is: simulations whose peers share
-// memory do not touch it.
+// place copies src to dst, unless both are the same memory, as in simulations whose peers
+// share it.
 func place(dst, src []byte) {
 	if len(src) != 0 && &dst[0] != &src[0] {
 		copy(dst, src)

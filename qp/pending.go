@@ -8,15 +8,15 @@ const (
 	PendingRequest        Pending = 1 << iota // a request to send, now or after an RNR wait
 	PendingResponse                           // a READ response or atomic acknowledgement to send
 	PendingAck                                // an acknowledgement or a NAK to send
-	PendingSendCompletion                     // NextSendCompletion may give one
-	PendingRecvCompletion                     // NextRecvCompletion may give one
-	PendingEvent                              // NextEvent gives one
+	PendingSendCompletion                     // NextSendCompletion may return one
+	PendingRecvCompletion                     // NextRecvCompletion may return one
+	PendingEvent                              // NextEvent returns one
 
 	PendingPacket = PendingRequest | PendingResponse | PendingAck
 )
 
-// Pending returns those things of the set of that the QP has for its caller. It
-// spares whoever drives many QPs from asking each for everything after each call.
+// Pending returns the members of the set of that are pending. A caller with many QPs need
+// not call every Next method of each QP after each call.
 func (q *QP) Pending(of Pending) Pending {
 	var p Pending
 	if of&PendingRequest != 0 && q.req.sendable() != nil {

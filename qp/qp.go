@@ -6,11 +6,11 @@
 // Time comes in as an argument and goes out as a deadline. All memory is allocated
 // when a machine is created. Same calls, same results.
 //
-// **After each call to a Post, Handle, Modify or Tick method, call NextPacket
-// until it reports false, fetch completions and events, and arm one timer for
-// Deadline.** Whoever paces packets holds back by not calling NextPacket: packets
-// are built when asked for, and nothing queues up. A loop over many QPs should take
-// a bounded number from each in turn, for the response to one READ may be 2 GiB.
+// **After each call to a Post, Handle, Modify or Tick method, call NextPacket until it
+// reports false, fetch completions and events, and arm one timer for Deadline.** To pace
+// packets, delay the call of NextPacket: a packet is built when NextPacket is called, and
+// none is queued. A loop over many QPs should take a bounded number from each in turn, for
+// the response to one READ may be 2 GiB.
 //
 // Comments cite the rules that the machines follow by number (RQ-05, RS-03, ...).
 // RULES.md in this directory has them, each with its source and how sure that is;
@@ -29,7 +29,7 @@ type Event uint8
 // Events.
 const (
 	EventCommEst        Event = iota // the first packet arrived in RTR
-	EventSQDrained                   // SQD: what was under way is complete
+	EventSQDrained                   // SQD: every request that was outstanding is complete
 	EventLastWQEReached              // Error, with a SRQ: no more receives are consumed
 	EventReqErr                      // a request was refused as invalid: the QP is in Error
 	EventAccessErr                   // a request was refused for its R_Key: the QP is in Error
@@ -49,7 +49,7 @@ type QP struct {
 	resp    Responder
 	turns   turns
 	drained bool // SQD: the event was raised
-	met     bool // RTR: a packet arrived, and the event was raised
+	commEst bool // RTR: EventCommEst was raised
 }
 
 // New returns a queue pair in Reset. It fails with ErrConfig.
@@ -183,10 +183,10 @@ func (q *QP) reset() {
 	q.req.reset()
 	q.resp.reset()
 	q.attr = Attr{}
-	q.events, q.drained, q.met = 0, false, false
+	q.events, q.drained, q.commEst = 0, false, false
 }
 
-// fail goes to Error. A responder that has refused something still says so.
+// fail goes to Error. A NAK that the responder still has to send is sent all the same.
 func (q *QP) fail() {
 	q.attr.State = Error
 	q.req.flush()
@@ -198,14 +198,14 @@ func (q *QP) fail() {
 	}
 }
 
-// after draws the conclusions of a call: Error of one side is Error of the QP,
-// and the events.
+// after ends a call: if the requester or the responder is in Error, so is the QP, and
+// events are raised.
 func (q *QP) after() {
 	if q.attr.State != Error && q.attr.State != Reset && (q.req.mode == broken || q.resp.mode == broken) {
 		q.fail()
 	}
-	if q.attr.State == RTR && q.resp.established && !q.met {
-		q.met = true
+	if q.attr.State == RTR && q.resp.established && !q.commEst {
+		q.commEst = true
 		q.raise(EventCommEst)
 	}
 	if q.attr.State == SQD && !q.drained && q.req.sq.done == q.req.sq.started {
@@ -215,8 +215,8 @@ func (q *QP) after() {
 	q.invariants()
 }
 
-// NextEvent takes an event. It reports false when there is none. An event that
-// is not fetched before it happens again is reported once.
+// NextEvent stores an event that happened in e. It reports false when there is none. An
+// event that is not fetched before it happens again is reported once.
 func (q *QP) NextEvent(e *Event) bool {
 	for i := range Event(len(eventNames)) {
 		if q.events>>i&1 != 0 {
@@ -256,10 +256,10 @@ func (q *QP) PostRecv(wr *RecvWR) error {
 	return err
 }
 
-// HandlePacket takes a packet. grh is the area that precedes a datagram in memory: a
-// GRH, or for IPv4 20 unspecified bytes and the IPv4 header. Only UD looks at it; nil
-// leaves the area zero. Nothing of p and grh is kept. A congestion notification
-// packet is for whoever limits the rate: here it is Invalid.
+// HandlePacket handles a received packet. grh is the area that precedes a datagram in
+// memory: a GRH, or for IPv4 20 unspecified bytes and the IPv4 header. Only UD looks at it;
+// nil leaves the area zero. Nothing of p and grh is kept. A congestion notification packet
+// is for the rate limiter (package cnp): here it is Invalid.
 func (q *QP) HandlePacket(now time.Time, p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	q.counters.RxPackets++
 	if p == nil || q.clock == nil {
@@ -308,10 +308,10 @@ func (q *QP) handle(t int64, p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	return q.resp.handle(p, grh)
 }
 
-// FailSend ends the oldest send that is not complete with s, for a reason that
-// only the port knows, such as a peer without an address. UC and UD QPs go to
-// SQE, others to Error; what else is queued completes flushed. It does nothing
-// where no send is under way.
+// FailSend completes the oldest send that is not complete with status s, for a reason that
+// only the port knows, such as a peer whose address was not resolved. UC and UD QPs go to
+// SQE, others to Error; what else is queued completes flushed. It does nothing where every
+// send is complete.
 func (q *QP) FailSend(s Status) {
 	if q.req.mode != running && q.req.mode != draining || q.req.sq.done == q.req.sq.tail {
 		return
@@ -330,9 +330,8 @@ func (q *QP) Tick(now time.Time) {
 	q.after()
 }
 
-// NextPacket builds the next packet to send, or reports false when there is none
-// now. While both requests and what the peer is owed wait, they take turns: see
-// [Config.ResponseWeight].
+// NextPacket builds the next packet to send, or reports false when there is none now. While
+// requests and responses both wait, they alternate: see [Config.ResponseWeight].
 func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
 	switch {
 	case !q.resp.owes():
@@ -366,7 +365,7 @@ func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {
 	return q.nextResponse(out)
 }
 
-// nextResponse builds a packet of the responder, which has one.
+// nextResponse builds a packet of the responder, which has one to send.
 func (q *QP) nextResponse(out *Outgoing) bool {
 	q.resp.NextPacket(out)
 	if q.resp.mode == broken {
@@ -393,16 +392,16 @@ func (q *QP) nextRequest(now time.Time, out *Outgoing) bool {
 	return true
 }
 
-// turns shares the wire between the two halves of a QP, so that neither starves the
-// other (rule EE-3). The half whose turn it is has at most its weight of packets
-// left; it keeps the turn while it has nothing to send.
+// turns alternates between the responder and the requester of a QP, so that neither starves
+// the other (rule EE-3). The side whose turn it is may send at most its weight of packets;
+// it keeps the turn while it has nothing to send.
 type turns struct {
 	weight     [2]uint16 // of responses and acknowledgements; of requests
 	left       uint16
 	ofRequests bool // whose turn it is
 }
 
-// took notes that a packet was built, and whether the other half had to wait.
+// took records that a packet was built, and whether the other side had to wait.
 func (t *turns) took(request, waits bool) {
 	if !waits || request != t.ofRequests {
 		return
@@ -418,8 +417,8 @@ func (t *turns) took(request, waits bool) {
 	}
 }
 
-// NextAH returns the address handle of the datagram that NextPacket would make
-// next, or nil where there is none.
+// NextAH returns the address handle of the datagram that NextPacket would build next, or
+// nil where there is none.
 func (q *QP) NextAH() *AddressHandle {
 	if q.typ == UD {
 		if w := q.req.sendable(); w != nil {
@@ -429,14 +428,15 @@ func (q *QP) NextAH() *AddressHandle {
 	return nil
 }
 
-// NextSendCompletion takes a completion of the send queue: see NextCompletion.
+// NextSendCompletion polls a completion of the send queue: see NextCompletion.
 func (q *QP) NextSendCompletion(c *Completion) bool { return q.req.NextCompletion(c) }
 
-// NextRecvCompletion takes a completion of the receive queue: see NextCompletion.
+// NextRecvCompletion polls a completion of the receive queue: see NextCompletion.
 func (q *QP) NextRecvCompletion(c *Completion) bool { return q.resp.NextCompletion(c) }
 
-// NextCompletion takes a completion, of sends first. Those of the send queue come
-// in the order of their posts, and so do those of the receive queue.
+// NextCompletion polls a completion into c, of sends first, or reports false when there is
+// none. Those of the send queue come in the order of their posts, and so do those of the
+// receive queue.
 func (q *QP) NextCompletion(c *Completion) bool {
 	return q.req.NextCompletion(c) || q.resp.NextCompletion(c)
 }

@@ -1,6 +1,6 @@
 package qp
 
-// recvQueue is where a responder takes receives from, and the completions that wait to
+// recvQueue holds the receives that a responder consumes, and the completions that wait to
 // be polled.
 //
 // Invariant: at most one of ring, srq and xrc has receives. No more completions wait
@@ -11,7 +11,7 @@ type recvQueue struct {
 	srq   *SRQ
 	xrc   SRQLookup
 	comps []Completion // ring
-	recv  RecvWR       // the receive of the message under way, where hasRecv
+	recv  RecvWR       // the receive of the current message, where hasRecv
 
 	compHead, compTail uint32
 	hasRecv            bool
@@ -25,7 +25,7 @@ func newRecvQueue(cfg *Config) recvQueue {
 	n, comps := cfg.MaxRecvWR, cfg.MaxRecvWR
 	if cfg.SRQ != nil || cfg.XRCSRQs != nil {
 		n = 0
-		if comps == 0 { // usual in verbs, where completions are kept elsewhere
+		if comps == 0 { // usual in verbs, where completions are in a completion queue
 			comps = defaultSRQCompletions
 			if cfg.SRQ != nil {
 				comps = int(cfg.SRQ.ring.max)
@@ -51,8 +51,8 @@ func (q *recvQueue) source(srq *SRQ) *recvRing {
 	return &q.ring
 }
 
-// take finds the receive of a message. Completions that the caller does not poll
-// hold up receives, so that their number is bounded.
+// take consumes the receive of a message. While comps is full of completions that the
+// caller has not polled, it consumes none: their number is bounded.
 func (q *recvQueue) take(srq *SRQ) bool {
 	if !q.hasRecv && q.room() {
 		q.hasRecv = q.source(srq).take(&q.recv)
@@ -60,7 +60,7 @@ func (q *recvQueue) take(srq *SRQ) bool {
 	return q.hasRecv
 }
 
-// peek returns the receive that take would find, or nil.
+// peek returns the receive that take would consume, or nil.
 func (q *recvQueue) peek() *RecvWR {
 	if r := q.source(q.srq); r.head != r.tail && q.room() {
 		return &r.wr[r.head&uint32(len(r.wr)-1)]
@@ -144,9 +144,9 @@ func NewSRQ(num uint32, n int) (*SRQ, error) {
 // Num returns the queue's number.
 func (q *SRQ) Num() uint32 { return q.num }
 
-// SetPD gives the queue a protection domain of its own: SGEs of its receives name memory
-// of pd instead of that of the QP, and requests to an XRC target that name the queue reach
-// that memory. Without it all are in the QP's.
+// SetPD gives the queue a protection domain of its own: SGEs of its receives name memory of
+// pd instead of that of the QP, and requests to an XRC target that name the queue access
+// that memory. Without SetPD, the QP's domain is used.
 func (q *SRQ) SetPD(pd PD) { q.pd, q.hasPD = pd, true }
 
 // Len returns the number of receives posted and not yet consumed.

@@ -8,10 +8,10 @@ import (
 var (
 	// ErrNoKeys means that a table of regions has no free slot.
 	ErrNoKeys = errors.New("qp: no free memory key")
-	// ErrNoRegion means that a key names nothing.
+	// ErrNoRegion means that no region or window has the key.
 	ErrNoRegion = errors.New("qp: no region or window with this key")
-	// ErrBind means that a window cannot be bound there: the region is gone or
-	// not for windows, or the range is empty or outside.
+	// ErrBind means that a window cannot be bound there: the region was deregistered or
+	// lacks MWBind, or the range is empty or not within the region.
 	ErrBind = errors.New("qp: window cannot be bound to this range")
 )
 
@@ -64,7 +64,7 @@ const (
 // A Regions is not safe for concurrent use.
 type Regions struct {
 	slots []regionSlot
-	fresh int32 // the first that was never used: memory that nobody looks at takes no room
+	fresh int32 // the first that was never used: memory that is never touched is never paged in
 	first int32 // of the free list of those that were, -1 when empty
 	last  int32
 	used  int
@@ -80,11 +80,11 @@ func NewRegions(n int) (*Regions, error) {
 	return &Regions{slots: make([]regionSlot, n), first: -1, last: -1}, nil
 }
 
-// Seed makes keys that nobody can guess, whatever other keys he knows. It must be
-// called before there are any, or it does nothing and returns false. Windows are then
-// for [Regions.Bind], which returns the new key: it is not what IncRKey says, so that
-// whoever posts OpBindMW does not learn it. A key cannot be chosen: with NewRKey it fails
-// with ErrBind.
+// Seed makes keys unpredictable, even to a peer that knows other keys of the table. It must
+// be called before the first registration; later it does nothing and returns false. Windows
+// must then be bound with [Regions.Bind], which returns the new key: it differs from
+// IncRKey, so a caller that posts OpBindMW cannot know it. A key cannot be chosen: a Bind
+// with NewRKey fails with ErrBind.
 func (t *Regions) Seed(seed [32]byte) bool {
 	if t.fresh != 0 {
 		return false
@@ -156,8 +156,8 @@ func (t *Regions) Register(r Region) (rkey uint32, err error) {
 	return rkey, nil
 }
 
-// Reregister puts another region in the place of one, under the same key
-// (ibv_rereg_mr). Windows that were bound to it die. On an error nothing has changed.
+// Reregister replaces the region rkey by r, under the same key (ibv_rereg_mr). Windows that
+// were bound to it become invalid. On an error nothing has changed.
 func (t *Regions) Reregister(rkey uint32, r Region) error {
 	s := t.lookup(rkey)
 	switch {
@@ -179,8 +179,8 @@ func (s *regionSlot) set(r *Region) {
 	}
 }
 
-// Deregister removes a region or a window. A region goes with its windows still
-// bound: they die with it.
+// Deregister removes a region or a window. Windows that are still bound to the region
+// become invalid with it.
 func (t *Regions) Deregister(rkey uint32) error {
 	s := t.lookup(rkey)
 	if s == nil {
@@ -201,7 +201,7 @@ func (t *Regions) AllocWindow(pd PD) (rkey uint32, err error) {
 }
 
 // AllocWindow1 adds a type 1 window and returns its key. All QPs of its protection domain
-// may use it; it may be bound anew at any time, and a bind of no bytes unbinds it; neither
+// may use it; it may be bound again at any time, and a bind of no bytes unbinds it; neither
 // peers nor LOCAL_INV invalidate it.
 func (t *Regions) AllocWindow1(pd PD) (rkey uint32, err error) {
 	if rkey, err = t.AllocWindow(pd); err == nil {
@@ -223,10 +223,10 @@ type Binding struct {
 	NewRKey uint32
 }
 
-// Bind binds a window and returns its new key: the old one is dead. A type 2 window that
-// is bound must be invalidated first. The region must allow it with MWBind; what the
-// window grants is its own affair, and may be more than the region grants to everybody.
-// The range is not empty, but for a type 1 window, which is unbound then.
+// Bind binds a window and returns its new key; the old one is no longer valid. A type 2
+// window that is bound must be invalidated first. The region must have MWBind. The rights
+// of the window are its own: they may exceed the remote rights of the region. An empty
+// range is an error, except for a type 1 window, which it unbinds.
 func (t *Regions) Bind(b Binding) (rkey uint32, err error) {
 	w, r := t.lookup(b.Window), t.lookup(b.Region)
 	if w == nil || w.kind < slotWindowFree {
@@ -335,8 +335,8 @@ func (t *Regions) InvalidateLocal(rkey uint32) error {
 	return nil
 }
 
-// keyCipher hides what a memory key tells: slot and turn. It is a permutation of the
-// 32-bit numbers, a Feistel network whose round functions come from a seed. The zero
+// keyCipher hides the slot and the turn that a memory key consists of. It is a permutation
+// of the 32-bit numbers, a Feistel network whose round functions come from a seed. The zero
 // value leaves keys as they are.
 type keyCipher struct {
 	rounds [6]struct{ mul, add uint64 }
@@ -351,7 +351,7 @@ func (c *keyCipher) init(seed [32]byte) {
 	c.on = true
 }
 
-// round mixes a half.
+// round is round i of the network: a function of 16 bits.
 func (c *keyCipher) round(i int, half uint32) uint32 {
 	x := (uint64(half) + c.rounds[i].add) * c.rounds[i].mul
 	x = (x ^ x>>32) * 0x9e3779b97f4a7c15

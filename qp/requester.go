@@ -63,8 +63,8 @@ func (r *Requester) init(cfg *Config, c *conn) {
 	}
 }
 
-// reset goes back to how init left it, in the same memory. Completions that
-// were not polled are gone.
+// reset restores the state after init, in the same memory. Completions that were not polled
+// are discarded.
 func (r *Requester) reset() {
 	r.sq.reset()
 	if r.sel != nil {
@@ -74,9 +74,9 @@ func (r *Requester) reset() {
 		asks: ackReq{every: r.asks.every}, reads: reads{cap: r.reads.cap}, signalAll: r.signalAll}
 }
 
-// Connect begins to send with the attributes of RTS, of which it takes PKey,
-// QKey, PathMTU, DestQPN, SQPSN, Timeout, RetryCnt, RNRRetry and MaxRdAtomic. It fails
-// with a *AttrError, or with ErrState when it was called before.
+// Connect makes the requester ready to send with the attributes of RTS. It uses PKey, QKey,
+// PathMTU, DestQPN, SQPSN, Timeout, RetryCnt, RNRRetry and MaxRdAtomic. It fails with a
+// *AttrError, or with ErrState when it was called before.
 func (r *Requester) Connect(a *Attr) error {
 	switch {
 	case r.conn == nil:
@@ -96,7 +96,7 @@ func (r *Requester) Connect(a *Attr) error {
 	return nil
 }
 
-// connect begins to send with the attributes as they are set.
+// connect makes the requester ready to send with the attributes as they are set.
 func (r *Requester) connect() {
 	r.win.start(psn.First(r.attr.SQPSN))
 	if r.sel != nil {
@@ -106,9 +106,10 @@ func (r *Requester) connect() {
 	r.mode = running
 }
 
-// changed takes notice that the attributes in m changed at time t, while requests may
-// be outstanding. A new count of retries begins anew, a new timeout with the next
-// start of the timer, which an outstanding request has at once where there was none.
+// changed applies a change of the attributes in m at time t, while requests may be
+// outstanding. A new retry count counts from its full value. A new timeout holds from the
+// next start of the timer; where there was no timeout before and a request is outstanding,
+// the timer is started at once.
 func (r *Requester) changed(t int64, m AttrMask) {
 	if m&AttrRetryCnt != 0 {
 		r.retry.left = r.attr.RetryCnt
@@ -124,8 +125,8 @@ func (r *Requester) changed(t int64, m AttrMask) {
 	}
 }
 
-// startTimer starts the acknowledgement timer where something asked for is
-// outstanding (rule RQ-31).
+// startTimer starts the acknowledgement timer where an acknowledgement that was asked for
+// is outstanding (rule RQ-31).
 func (r *Requester) startTimer(t int64) {
 	r.retry.due = 0
 	if r.win.una < r.win.asked && r.attr.Timeout != 0 {
@@ -175,7 +176,7 @@ func (r *Requester) PostSend(now time.Time, wr *SendWR) error {
 
 func (r *Requester) postSend(wr *SendWR) error {
 	if r.sq.full() {
-		// Silent completions give their room back here at the latest.
+		// Entries of unsignalled requests are freed here at the latest.
 		if r.skipSilent(); r.sq.full() {
 			return errSendFull
 		}
@@ -283,8 +284,7 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 	return uint32(local), nil
 }
 
-// NextCompletion takes the oldest completion. It reports false when there is
-// none.
+// NextCompletion polls the oldest completion into c. It reports false when there is none.
 func (r *Requester) NextCompletion(c *Completion) bool {
 	r.skipSilent()
 	if r.sq.head == r.sq.done {
@@ -341,13 +341,13 @@ func (r *Requester) tick(t int64) {
 			r.sel.high, r.sel.taken = r.win.sent, r.win.una // rule SR-6
 		}
 		r.goBack()
-		r.retry.recovering = false // what is sent again now may be lost again (rule RQ-34)
+		r.retry.recovering = false // what is retransmitted now may be lost again (rule RQ-34)
 	}
 }
 
-// runLocal executes the local operations at the head of the send queue: one starts
-// when all before it are complete, and what is behind it starts when it is (rule
-// RQ-36). They take no PSN. It fails a request at the head whose memory was refused.
+// runLocal executes the local operations at the head of the send queue: one starts when all
+// before it are complete, and those after it start when it is complete (rule RQ-36). They
+// take no PSN. It fails a request at the head whose memory was refused.
 func (r *Requester) runLocal() {
 	if r.sq.done < r.sq.local {
 		r.runLocalHead()
@@ -385,9 +385,9 @@ func (r *Requester) execute(wr *SendWR) bool {
 	return err == nil
 }
 
-// refuseLocal has w, the entry at cur, fail with LocalProtErr when all before it are
-// complete, for its memory refuses an SGE. What was sent before it is sent again, so
-// that the last of it asks for an acknowledgement.
+// refuseLocal marks w, the entry at cur, to fail with LocalProtErr when all before it are
+// complete, because the memory refuses one of its SGEs. What was sent before it is
+// retransmitted, so that the last packet asks for an acknowledgement.
 func (r *Requester) refuseLocal(w *wqe) {
 	w.status = LocalProtErr
 	r.sq.local = max(r.sq.local, r.sq.cur+1)
@@ -398,7 +398,8 @@ func (r *Requester) refuseLocal(w *wqe) {
 	r.ask()
 }
 
-// ask sends all again that is not acknowledged: the last of it asks for that.
+// ask retransmits all that is not acknowledged; the last packet of it asks for an
+// acknowledgement.
 func (r *Requester) ask() {
 	if r.sel != nil {
 		r.sel.lose(r.win.sent)
@@ -406,7 +407,8 @@ func (r *Requester) ask() {
 	r.again()
 }
 
-// postFailed takes w, the newest entry, which is to end with its Fail.
+// postFailed handles the post of w, the newest entry, which is to complete with the status
+// in its Fail.
 func (r *Requester) postFailed(w *wqe) {
 	w.status = w.wr.Fail
 	switch {
@@ -420,8 +422,8 @@ func (r *Requester) postFailed(w *wqe) {
 	}
 }
 
-// failHead ends the entry at done with s. UC and UD QPs go to SQE, others to Error; what
-// else is queued completes flushed.
+// failHead completes the entry at done with status s. UC and UD QPs go to SQE, others to
+// Error; what else is queued completes flushed.
 func (r *Requester) failHead(s Status) {
 	r.fail(r.sq.at(r.sq.done), s)
 	if r.typ == UC || r.typ == UD {

@@ -9,9 +9,8 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// HandlePacket takes a response of the peer. P_Key, QP number and service are
-// checked first. The packet's payload is copied where the caller's memory wants
-// it; nothing of p is kept.
+// HandlePacket handles a response of the peer. P_Key, QP number and service are checked
+// first. The payload is copied to the memory of the work request; nothing of p is kept.
 func (r *Requester) HandlePacket(now time.Time, p *bth.Packet) Verdict {
 	if r.conn == nil || p == nil {
 		return Invalid
@@ -48,7 +47,7 @@ func (r *Requester) handle(t int64, p *bth.Packet) Verdict {
 	return r.handleResponse(t, n, p)
 }
 
-// handleAck takes an Acknowledge, positive or negative.
+// handleAck handles an Acknowledge packet, positive or negative.
 func (r *Requester) handleAck(t int64, n psn.Seq, a aeth.Header) Verdict {
 	kind, code := a.Syndrome.Kind(), a.Syndrome.Nak()
 	if kind == aeth.Reserved || kind == aeth.Nak && code > aeth.NakRemoteOperationalError {
@@ -93,8 +92,8 @@ func (r *Requester) handleAck(t int64, n psn.Seq, a aeth.Header) Verdict {
 		}
 		r.counters.PacketSeqErr++
 		if r.rnr.alone {
-			// A NAK for each packet behind the refused one may have been under way
-			// when the wait ended: no retry is spent (rule RQ-28).
+			// NAKs for the packets after the refused one may have been in flight when the
+			// wait ended: no retry is used up (rule RQ-28).
 			r.retry.recovering = true
 			r.again()
 			return Retried
@@ -121,11 +120,11 @@ func (r *Requester) retryVerdict() Verdict {
 	return Retried
 }
 
-// handleRNR begins the wait of rule RQ-28.
+// handleRNR starts the wait of rule RQ-28.
 func (r *Requester) handleRNR(t int64, w *wqe, code aeth.RNRTimer) Verdict {
 	r.why = WhyRNR
 	if r.rnr.until != 0 {
-		return Stale // the same refusal once more
+		return Stale // the same RNR NAK once more
 	}
 	r.counters.RNRNakReceived++
 	if r.attr.RNRRetry != 7 {
@@ -139,8 +138,8 @@ func (r *Requester) handleRNR(t int64, w *wqe, code aeth.RNRTimer) Verdict {
 	r.rnr.until = t + int64(code.Duration())
 	r.retry.recovering = false // what was refused has arrived
 	r.rnr.alone = true
-	r.retry.left = r.attr.RetryCnt // the peer lives
-	if r.sel != nil {              // what was behind it is held no more (rule SR-4)
+	r.retry.left = r.attr.RetryCnt // the peer is alive
+	if r.sel != nil {              // the peer has dropped the packets that it held after it (rule SR-4)
 		clear(r.sel.ring)
 		r.sel.high, r.sel.taken = r.win.sent, r.win.una
 	}
@@ -148,10 +147,10 @@ func (r *Requester) handleRNR(t int64, w *wqe, code aeth.RNRTimer) Verdict {
 	return Retried
 }
 
-// acknowledge completes what a response at PSN n shows to be done: everything
-// before n. A request with a response of its own that still lacks it ends that:
-// the response is lost, the requester goes back to it, and acknowledge returns
-// another verdict than Accepted (rules RQ-20, RQ-24).
+// acknowledge completes everything before PSN n, which a response at n shows to be
+// executed. It stops at a request that still lacks its own response: that response is lost,
+// the requester goes back to it, and acknowledge returns a verdict other than Accepted
+// (rules RQ-20, RQ-24).
 func (r *Requester) acknowledge(t int64, n psn.Seq) Verdict {
 	for r.sq.done != r.sq.started {
 		w := r.sq.at(r.sq.done)
@@ -172,7 +171,7 @@ func (r *Requester) acknowledge(t int64, n psn.Seq) Verdict {
 	return Accepted
 }
 
-// lost goes back for a response that one at PSN n shows to be lost.
+// lost goes back for a response that was lost, as a later one at PSN n shows.
 func (r *Requester) lost(n psn.Seq) Verdict {
 	if r.sel != nil {
 		r.sel.lose(n)
@@ -202,7 +201,7 @@ func (r *Requester) progress(t int64, n psn.Seq) {
 		r.rewind()
 	}
 	if r.rnr.until != 0 {
-		return // the timer stands still
+		return // the timer stays off
 	}
 	r.startTimer(t)
 }
@@ -210,7 +209,7 @@ func (r *Requester) progress(t int64, n psn.Seq) {
 // rewind makes the oldest unacknowledged packet the next to send.
 func (r *Requester) rewind() {
 	r.asks.since = 0
-	r.credit.beyond = r.win.una // what is sent again waits as it did the first time
+	r.credit.beyond = r.win.una // what is retransmitted waits for credits as it did the first time
 	if r.sel != nil {
 		r.resume(r.win.una)
 		return
@@ -218,8 +217,8 @@ func (r *Requester) rewind() {
 	r.win.next, r.sq.cur = r.win.una, r.sq.done
 }
 
-// goBack spends a retry and sends again from the oldest unacknowledged packet
-// (rules RQ-23, RQ-24, RQ-27, RQ-31).
+// goBack uses up a retry and retransmits from the oldest unacknowledged packet on (rules
+// RQ-23, RQ-24, RQ-27, RQ-31).
 func (r *Requester) goBack() {
 	if r.spend() {
 		r.retry.recovering = true
@@ -227,7 +226,7 @@ func (r *Requester) goBack() {
 	}
 }
 
-// spend spends a retry, or fails where there is none (rule RQ-32).
+// spend uses up a retry, or fails the oldest request where none is left (rule RQ-32).
 func (r *Requester) spend() bool {
 	if r.retry.left == 0 && !(r.retry.forever && r.attr.RetryCnt == 7) {
 		r.counters.RetryExceededErr++
@@ -240,19 +239,20 @@ func (r *Requester) spend() bool {
 	return true
 }
 
-// again sends from the oldest unacknowledged packet, and asks anew.
+// again retransmits from the oldest unacknowledged packet on, and asks for acknowledgements
+// again.
 func (r *Requester) again() {
 	r.retry.due = 0
 	if r.sel != nil {
-		r.sel.restart(&r.win) // what is not sent again was asked for already
+		r.sel.restart(&r.win) // an acknowledgement of what is not retransmitted was asked for already
 	} else {
 		r.win.asked = r.win.una
 	}
 	r.rewind()
 }
 
-// handleResponse takes a READ response, an atomic acknowledgement, or the empty
-// READ response to FLUSH and ATOMIC WRITE, at PSN n.
+// handleResponse handles a READ response, an atomic acknowledgement, or the empty READ
+// response to FLUSH and ATOMIC WRITE, at PSN n.
 func (r *Requester) handleResponse(t int64, n psn.Seq, p *bth.Packet) Verdict {
 	if p.Opcode.Ext()&bth.HasAETH != 0 {
 		if p.AETH.Syndrome.Kind() != aeth.Ack {
@@ -265,8 +265,8 @@ func (r *Requester) handleResponse(t int64, n psn.Seq, p *bth.Packet) Verdict {
 		return r.drop(Stale, WhyOld) // rule RQ-26
 	}
 	if v := r.acknowledge(t, n); v != Accepted {
-		// What is missed may be an earlier part of the same READ (rule RQ-27). This one
-		// is dropped, and has to come again as well.
+		// The missing response may be an earlier part of the same READ (rule RQ-27). This
+		// packet is dropped, and the peer must send it again as well.
 		if r.sel != nil && r.mode != broken {
 			r.sel.lose(n + 1)
 			r.expose()
@@ -275,7 +275,7 @@ func (r *Requester) handleResponse(t int64, n psn.Seq, p *bth.Packet) Verdict {
 	}
 	w := r.sq.at(r.sq.done)
 	if r.rnr.until != 0 {
-		// Nothing from n on is under way while the peer has refused n.
+		// While the peer has refused n, nothing from n on is outstanding.
 		return r.drop(Stale, WhyRNR)
 	}
 	if !r.fits(w, n, p) {
@@ -348,7 +348,7 @@ func (r *Requester) fits(w *wqe, n psn.Seq, p *bth.Packet) bool {
 	return false
 }
 
-// complete ends the entry at done.
+// complete completes w, the entry at done, with status s.
 func (r *Requester) complete(w *wqe, s Status) {
 	w.status = s
 	r.sq.done++
@@ -357,7 +357,7 @@ func (r *Requester) complete(w *wqe, s Status) {
 	}
 }
 
-// fail ends the entry at done with s, flushes the others and goes to Error
+// fail completes w, the entry at done, with status s, flushes the others and goes to Error
 // (rule RQ-33).
 func (r *Requester) fail(w *wqe, s Status) {
 	w.status = s

@@ -14,10 +14,10 @@ func (r *Requester) sendable() *wqe {
 	}
 	w := r.sq.at(r.sq.cur)
 	if w.status != Success {
-		return nil // its memory was refused: it waits for those before it
+		return nil // its memory was refused: it fails when those before it are complete
 	}
 	if r.sq.cur == r.sq.started {
-		// A message that begins.
+		// The first packet of a message.
 		if r.mode == draining || w.wr.Op.local() {
 			return nil
 		}
@@ -60,8 +60,8 @@ func (r *Requester) NextPacket(now time.Time, out *Outgoing) bool {
 	return true
 }
 
-// drain begins SQD: no message begins. What went out last may have asked for no
-// acknowledgement, for more was to follow: it is sent again and asks.
+// drain enters SQD: no further message is started. The last packet sent may lack AckReq
+// because more was expected; it is retransmitted with AckReq, or SQD would never drain.
 func (r *Requester) drain() {
 	r.mode = draining
 	if r.sq.cur == r.sq.started && r.sq.cur != r.sq.done && r.win.next == r.win.sent && r.win.asked < r.win.next {
@@ -137,7 +137,7 @@ func (r *Requester) nextPacket(t int64, out *Outgoing) bool {
 	return true
 }
 
-// start gives an entry its PSNs.
+// start assigns an entry its PSNs.
 func (r *Requester) start(w *wqe) {
 	w.first = r.win.next
 	r.sq.started++
@@ -156,11 +156,11 @@ var sendOps = [...][4]bth.Operation{
 	OpWriteImm: {bth.WriteOnlyImm, bth.WriteFirst, bth.WriteMiddle, bth.WriteLastImm},
 }
 
-// build makes the packet at next of w, and moves next past it, or returns false where
+// build builds the packet of w at PSN next, and moves next past it, or returns false where
 // the memory refuses an SGE.
 func (r *Requester) build(w *wqe, out *Outgoing) bool {
 	if w.wr.SGEs != nil && w.wr.Op.hasResponse() && w.wr.Op != OpAtomicWrite && w.got == 0 {
-		// Before the peer does anything.
+		// Before the peer executes the request.
 		if buf := r.outgoing(&w.wr); !buf.reaches() {
 			return false
 		}
@@ -176,7 +176,8 @@ func (r *Requester) build(w *wqe, out *Outgoing) bool {
 	off := i * uint64(r.mtu())
 	switch w.wr.Op {
 	case OpRead:
-		// Never begun anew: what was received stays (rule RQ-27).
+		// A READ continues where its responses stopped: what was received is kept (rule
+		// RQ-27).
 		p.Opcode = s.Opcode(bth.ReadRequest)
 		p.RETH = reth.Header{VA: w.wr.RemoteAddr + off, RKey: w.wr.RKey, DMALen: w.length - uint32(off)}
 		w.again = w.again || i != 0

@@ -5,9 +5,9 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// Responder handles the requests of a queue pair's peer and responds to them:
-// receives, remote memory access, acknowledgements, and replay of what the peer asks
-// for again (rules RS-01 to RS-24; UC-1, UC-2; UD-1 to UD-4).
+// Responder handles the requests of a queue pair's peer and responds to them: receives,
+// remote memory access, acknowledgements, and replay for duplicate requests (rules RS-01 to
+// RS-24; UC-1, UC-2; UD-1 to UD-4).
 //
 // After each Post or Handle, call NextPacket until it reports false, and
 // NextCompletion likewise. A responder has no timers.
@@ -53,8 +53,8 @@ func (r *Responder) init(cfg *Config, c *conn) {
 	}
 }
 
-// reset goes back to how init left it, in the same memory. Receives and
-// completions that were not polled are gone.
+// reset restores the state after init, in the same memory. Receives, and completions that
+// were not polled, are discarded.
 func (r *Responder) reset() {
 	r.rq.reset()
 	clear(r.res.ring)
@@ -63,9 +63,9 @@ func (r *Responder) reset() {
 		res: resources{ring: r.res.ring}, held: r.held, noCredits: r.noCredits, beforeRead: r.beforeRead}
 }
 
-// Connect begins to serve requests with the attributes of RTR, of which it takes
-// PKey, QKey, Access, PathMTU, DestQPN, RQPSN, MaxDestRdAtomic and MinRNRTimer. It
-// fails with a *AttrError, or with ErrState when it was called before.
+// Connect makes the responder ready for requests with the attributes of RTR. It uses PKey,
+// QKey, Access, PathMTU, DestQPN, RQPSN, MaxDestRdAtomic and MinRNRTimer. It fails with a
+// *AttrError, or with ErrState when it was called before.
 func (r *Responder) Connect(a *Attr) error {
 	switch {
 	case r.conn == nil:
@@ -85,7 +85,7 @@ func (r *Responder) Connect(a *Attr) error {
 	return nil
 }
 
-// connect begins to serve requests with the attributes as they are set.
+// connect makes the responder ready for requests with the attributes as they are set.
 func (r *Responder) connect() {
 	r.epsn = psn.First(r.attr.RQPSN)
 	r.msg.pd = r.pd
@@ -116,8 +116,8 @@ func (r *Responder) PostRecv(wr *RecvWR) error {
 	return r.rq.ring.post(wr)
 }
 
-// NextCompletion takes the oldest receive completion. It reports false when there
-// is none.
+// NextCompletion polls the oldest receive completion into c. It reports false when there is
+// none.
 func (r *Responder) NextCompletion(c *Completion) bool {
 	if r.rq.pop(c) {
 		return true
@@ -140,7 +140,7 @@ func (r *Responder) incoming(wr *RecvWR) span {
 	return span{wr.Local, wr.Scatter, wr.SGEs, r.keyed(wr.SGEs), pd}
 }
 
-// complete ends the receive of the message under way.
+// complete completes the receive of the current message.
 func (r *Responder) complete(c Completion) {
 	c.ID, c.QPN = r.rq.recv.ID, r.qpn
 	if r.rq.xrc != nil {
@@ -150,17 +150,17 @@ func (r *Responder) complete(c Completion) {
 	r.rq.recv, r.rq.hasRecv = RecvWR{}, false
 }
 
-// silence goes to Error without a word to the peer.
+// silence goes to Error without a NAK.
 func (r *Responder) silence() {
 	r.res.dropAll()
 	r.ack = owed{}
 	r.mode = broken
 }
 
-// owed is the acknowledgement or NAK that the peer is owed (rules RS-03, RS-14).
+// owed is the acknowledgement or NAK that is to be sent (rules RS-03, RS-14).
 //
-// Invariant: a NAK for the expected PSN stands for an acknowledgement of all before
-// it: the two are never owed together.
+// Invariant: a NAK for the expected PSN also acknowledges all before it: the two are never
+// to be sent together.
 type owed struct {
 	hasNak bool
 	hasAck bool

@@ -9,7 +9,7 @@ import (
 	"github.com/roce-go/roce/reth"
 )
 
-// HandlePacket takes a request of the peer, and the GRH area of a datagram: see
+// HandlePacket handles a request of the peer; grh is the GRH area of a datagram: see
 // [QP.HandlePacket].
 func (r *Responder) HandlePacket(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	if r.conn == nil || p == nil {
@@ -27,7 +27,7 @@ func (r *Responder) HandlePacket(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	return v
 }
 
-// handle takes a packet that was admitted.
+// handle handles a packet that was admitted.
 func (r *Responder) handle(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	switch {
 	case r.typ != UD && p.Opcode.Class() != bth.Request:
@@ -62,7 +62,8 @@ func (r *Responder) handle(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	}
 	r.ack.quiet = false
 	if r.ack.hasNak {
-		// Not sent yet, and out of date. It acknowledged what is before it.
+		// The NAK was not sent yet, and is obsolete. It also acknowledged what is before
+		// it.
 		r.ack.hasNak, r.ack.hasAck = false, true
 	}
 	v := r.take(p)
@@ -90,8 +91,8 @@ func responded(op bth.Operation) bool {
 	return false
 }
 
-// execute takes the packet at the expected PSN: opcode sequence, then length and
-// resources, then memory (rule RS-01).
+// execute checks and executes the packet at the expected PSN: opcode sequence, then length
+// and resources, then memory (rule RS-01).
 func (r *Responder) execute(p *bth.Packet) Verdict {
 	op := p.Opcode.Operation()
 	switch {
@@ -145,8 +146,8 @@ func (r *Responder) refuse(code aeth.NakCode, why Reason) Verdict {
 	return r.drop(Refused, why)
 }
 
-// refuseReceive is refuse for a request that has a receive, which ends with s. That
-// completion tells what an event tells otherwise.
+// refuseReceive is refuse for a request that has a receive, which ends with s. The
+// completion reports the fault, so that no event is needed.
 func (r *Responder) refuseReceive(s Status, op Op, code aeth.NakCode, why Reason) Verdict {
 	r.complete(Completion{Status: s, Op: op})
 	events := r.events
@@ -166,7 +167,7 @@ func (r *Responder) refuseLocal() Verdict {
 	return r.drop(Refused, WhyLocal)
 }
 
-// sendNak queues a NAK, which stands for an acknowledgement of all before it.
+// sendNak queues a NAK, which also acknowledges all before it.
 func (r *Responder) sendNak(s aeth.Syndrome, n psn.Seq) {
 	r.ack.nak, r.ack.seq, r.ack.hasNak = s, n, true
 	r.ack.hasAck = r.ack.hasAck && n < r.epsn
@@ -176,7 +177,7 @@ func (r *Responder) sendNak(s aeth.Syndrome, n psn.Seq) {
 func (r *Responder) notReady() Verdict {
 	r.counters.OutOfBuffer++
 	r.ack.quiet = true
-	r.held.forget() // all from here on comes again (rule RQ-28)
+	r.held.forget() // all from here on is retransmitted (rule RQ-28)
 	r.sendNak(aeth.RNRSyndrome(r.attr.MinRNRTimer), r.epsn)
 	return r.drop(NotReady, WhyNoReceive)
 }
@@ -219,7 +220,7 @@ func (r *Responder) executeSend(p *bth.Packet, srq *SRQ) Verdict {
 	return Accepted
 }
 
-// finish ends the message under way and completes its receive.
+// finish ends the current message and completes its receive.
 func (r *Responder) finish(p *bth.Packet, c Completion) {
 	r.count()
 	r.msg.kind = noMessage
@@ -258,7 +259,7 @@ func (r *Responder) executeWrite(p *bth.Packet, srq *SRQ) Verdict {
 		_, ok = r.remote(r.msg.pd, rkey, va, want, RemoteWrite)
 	}
 	if ok && n != 0 {
-		// Asked for again at each packet: the region may have gone.
+		// Looked up for each packet: the region may have been deregistered.
 		dst, ok = r.remote(r.msg.pd, rkey, va+uint64(got), n, RemoteWrite)
 	}
 	if !ok {
@@ -285,13 +286,13 @@ func (r *Responder) executeWrite(p *bth.Packet, srq *SRQ) Verdict {
 }
 
 func (r *Responder) remote(pd PD, rkey uint32, va uint64, n uint32, right Access) ([]byte, bool) {
-	if r.mem == nil || r.attr.Access&right != right { // the QP's own rights may have gone since
+	if r.mem == nil || r.attr.Access&right != right { // the QP's own rights may have been removed since
 		return nil, false
 	}
 	return r.mem.Remote(RemoteAccess{PD: pd, QPN: r.qpn, RKey: rkey, VA: va, Len: n, Right: right})
 }
 
-// executeResponded takes a READ, ATOMIC, FLUSH or ATOMIC WRITE.
+// executeResponded executes a READ, ATOMIC, FLUSH or ATOMIC WRITE.
 func (r *Responder) executeResponded(p *bth.Packet) Verdict {
 	res := resource{first: r.epsn, n: 1, pd: r.msg.pd, op: p.Opcode.Operation()}
 	right := RemoteRead
@@ -321,7 +322,7 @@ func (r *Responder) executeResponded(p *bth.Packet) Verdict {
 			return r.refuse(aeth.NakInvalidRequest, WhyLength) // rule PS-2
 		}
 	}
-	wholeRegion := res.op == bth.Flush && p.FETH.Sel == reth.MemoryRegion // looks at no range
+	wholeRegion := res.op == bth.Flush && p.FETH.Sel == reth.MemoryRegion // the range is not checked
 	misaligned := res.op != bth.ReadRequest && res.op != bth.Flush && (res.va&7 != 0 || res.len != 8)
 	switch {
 	case right == 0 || r.attr.Access&right != right:

@@ -52,9 +52,9 @@ func (r *Responder) replayRead(res *resource, n psn.Seq, p *bth.Packet) {
 	}
 	if h.DMALen != 0 {
 		if _, ok := r.remote(res.pd, h.RKey, h.VA, h.DMALen, RemoteRead); !ok {
-			// A requester that misses the response ends here. One that has it, and
-			// has taken the region away since, drops the NAK as old: a packet
-			// that the network repeats must not end a connection.
+			// A requester that lacks the response fails here. One that has it, and for
+			// which the region was deregistered since, drops the NAK as old: a packet
+			// duplicated by the network must not end a connection.
 			r.counters.RespRemoteAccessErrors++
 			r.why = WhyRKey
 			if !r.ack.hasNak {

@@ -29,7 +29,7 @@ func (r *Responder) NextPacket(out *Outgoing) bool {
 			if r.ack.nak == aeth.NakSyndrome(aeth.NakPSNSequenceError) {
 				r.nakHeld(p)
 			}
-			r.tellHeld()
+			r.reportHeld()
 		}
 		return true
 	}
@@ -58,7 +58,7 @@ func (r *Responder) newest() psn.Seq {
 // owes reports whether NextPacket would build a packet.
 func (r *Responder) owes() bool { return r.res.pending != 0 || r.ack.hasNak || r.ack.hasAck }
 
-// credits is the syndrome of a positive acknowledgement (rule RS-24).
+// credits returns the syndrome of a positive acknowledgement (rule RS-24).
 func (r *Responder) credits() aeth.Syndrome {
 	if r.noCredits {
 		return aeth.AckSyndrome(aeth.NoCredits)
@@ -66,8 +66,8 @@ func (r *Responder) credits() aeth.Syndrome {
 	return aeth.AckSyndrome(aeth.CreditsFor(r.rq.ring.len()))
 }
 
-// respond builds the next packet of the oldest response under way. It reports false
-// when its memory has gone, and a NAK is to be sent instead (rule RS-15).
+// respond builds the next packet of the oldest pending response. It reports false when its
+// memory is no longer accessible, and a NAK is to be sent instead (rule RS-15).
 func (r *Responder) respond(p *bth.Packet) bool {
 	res := r.res.oldest()
 	s := r.service
@@ -113,8 +113,8 @@ func (r *Responder) respond(p *bth.Packet) bool {
 	return true
 }
 
-// withdraw gives up the response of res because its memory is gone, with a NAK. Where
-// it is not a replay, it gives up all others too and goes to Error.
+// withdraw gives up the response of res because its memory is no longer accessible, and
+// sends a NAK. Where it is not a replay, it gives up all others too and goes to Error.
 func (r *Responder) withdraw(res *resource) {
 	r.counters.RespRemoteAccessErrors++
 	if res.sent {

@@ -8,26 +8,24 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// Selective is selective repeat in place of go-back-N, for RC and XRC: the responder
-// holds what arrives ahead of a lost packet, and the requester sends again only what
-// is lost. Both ends have to be set to it; what goes wrong otherwise is speed, not
-// data. It is an option of this module, after the "improved RoCE NIC" of Mittal et al.
-// (SIGCOMM 2018), and in no standard: see rules SR-1 to SR-6. The zero value is
-// go-back-N.
+// Selective is selective repeat in place of go-back-N, for RC and XRC: the responder holds
+// what arrives ahead of a lost packet, and the requester retransmits only what is lost.
+// Both ends must use it; otherwise throughput suffers, data does not. It is an option of
+// this module, after the "improved RoCE NIC" of Mittal et al. (SIGCOMM 2018), and in no
+// standard: see rules SR-1 to SR-6. The zero value is go-back-N.
 type Selective struct {
-	// Packets is how many PSNs the requester has outstanding at most, if
-	// Config.Window allows, and within how many from the expected one the responder
-	// holds packets, 2 .. 8192; 0 is go-back-N. Give some two bandwidth-delay
-	// products: with one, each loss stops the sender for a round trip. Unless ByReference
-	// is set, the responder has 4096 bytes for each, their number being rounded up to a
-	// power of two.
+	// Packets is how many PSNs the requester has outstanding at most, if Config.Window
+	// allows, and within how many from the expected one the responder holds packets, 2 ..
+	// 8192; 0 is go-back-N. About two bandwidth-delay products are a good value: with one,
+	// each loss stops the sender for a round trip. Unless ByReference is set, the responder
+	// has 4096 bytes for each, their number being rounded up to a power of two.
 	Packets int
-	// Reorder is by how many packets one may be overtaken before it counts as lost, 0 ..
-	// Packets - 1, for networks that deliver out of order.
+	// Reorder is how many packets may overtake one before it counts as lost, 0 .. Packets -
+	// 1, for networks that deliver out of order.
 	Reorder int
-	// RTOLow and RTOHigh take the place of the attribute Timeout (where that is 0, there
-	// are no timeouts): the first while at most Few PSNs are outstanding, 1 us .. 1 s, and
-	// not above the second. 0 means 100 us and 320 us; a Few of 0 means 3.
+	// RTOLow and RTOHigh replace the attribute Timeout (where that is 0, there are no
+	// timeouts): the first while at most Few PSNs are outstanding, 1 us .. 1 s, and not
+	// above the second. 0 means 100 us and 320 us; a Few of 0 means 3.
 	RTOLow, RTOHigh time.Duration
 	Few             int
 	// ByReference has the responder keep the payloads of packets that it holds where they
@@ -55,13 +53,14 @@ func (c *Selective) rtoHigh() time.Duration {
 	return c.RTOHigh
 }
 
-// scoreboard is what a requester knows of the packets outstanding (rules SR-3 to SR-6).
+// scoreboard records which outstanding packets are acknowledged or lost (rules SR-3 to
+// SR-6).
 //
 // Invariant: high, again, end and taken are at most win.sent.
 type scoreboard struct {
 	ring  []outstanding
 	high  psn.Seq // what is not acknowledged from again to here is lost
-	again psn.Seq // what was lost before it has been sent again in this recovery
+	again psn.Seq // what was lost before it has been retransmitted in this recovery
 	end   psn.Seq // the recovery lasts until all before it is acknowledged
 	top   psn.Seq // the newest PSN that a NAK has named
 	due   psn.Seq // no retransmission is known to be lost before top is here
@@ -72,11 +71,11 @@ type scoreboard struct {
 	long            bool   // the timer runs for rtoHigh
 }
 
-// outstanding is what is known of the packet at PSN seq. Of a PSN that is not in its
-// place of the ring, nothing is.
+// outstanding is what is known of the packet at PSN seq. Where the ring entry of a PSN
+// holds another PSN, nothing is known of it.
 type outstanding struct {
 	seq   psn.Seq
-	due   psn.Seq // it was sent again, and is lost once more when this or a newer PSN is named
+	due   psn.Seq // it was retransmitted, and is lost once more when a NAK names this or a newer PSN
 	acked bool    // named by a NAK
 }
 
@@ -104,7 +103,7 @@ func (s *scoreboard) start(first psn.Seq) {
 
 func (s *scoreboard) place(n psn.Seq) *outstanding { return &s.ring[n&psn.Seq(len(s.ring)-1)] }
 
-// at returns the entry of PSN n, anew where another had its place.
+// at returns the entry of PSN n, cleared where it held another PSN.
 func (s *scoreboard) at(n psn.Seq) *outstanding {
 	o := s.place(n)
 	if o.seq != n {
@@ -113,8 +112,8 @@ func (s *scoreboard) at(n psn.Seq) *outstanding {
 	return o
 }
 
-// lost reports whether the packet of w at PSN n is to be sent again: it has not
-// arrived, or its responses have not.
+// lost reports whether the packet of w at PSN n is to be retransmitted: it has not arrived,
+// or its responses have not.
 func (s *scoreboard) lost(n psn.Seq, w *wqe) bool {
 	if n < s.taken {
 		return n >= s.again && w.wr.Op.hasResponse()
@@ -133,8 +132,8 @@ func (s *scoreboard) timeout(w *window) int64 {
 	return int64(s.rtoLow)
 }
 
-// lengthen lets a timer that runs go on for rtoHigh, where more than a few are
-// outstanding by now.
+// lengthen extends a running timer to rtoHigh, where more than Few PSNs are outstanding by
+// now.
 func (s *scoreboard) lengthen(w *window, due *int64) {
 	if *due != 0 && !s.long && w.sent-w.una > psn.Seq(s.few) {
 		*due += int64(s.rtoHigh - s.rtoLow)
@@ -142,20 +141,20 @@ func (s *scoreboard) lengthen(w *window, due *int64) {
 	}
 }
 
-// lose has all from una to upTo that is not acknowledged sent again (rule SR-5).
+// lose marks all from una to upTo that is not acknowledged as lost (rule SR-5).
 func (s *scoreboard) lose(upTo psn.Seq) { s.high = max(s.high, upTo) }
 
-// restart begins a recovery with the oldest unacknowledged packet.
+// restart starts a recovery at the oldest unacknowledged packet.
 func (s *scoreboard) restart(w *window) {
 	s.again, s.end = w.una, w.sent
 	if w.una < w.sent {
-		s.at(w.una).acked = false // where it was said to have arrived, it has not
+		s.at(w.una).acked = false // if a NAK said that it has arrived, it has not
 		s.lose(w.una + 1)
 	}
 }
 
-// selected returns the PSN that a NAK sequence error for n says to have arrived, and
-// notes it, or 0 (rule SR-2).
+// selected returns the PSN that has arrived according to a NAK sequence error for n, and
+// records it; or 0 (rule SR-2).
 func (r *Requester) selected(n psn.Seq, a aeth.Header) psn.Seq {
 	if r.rnr.until != 0 || a.Syndrome != aeth.NakSyndrome(aeth.NakPSNSequenceError) {
 		return 0
@@ -169,13 +168,13 @@ func (r *Requester) selected(n psn.Seq, a aeth.Header) psn.Seq {
 	return s
 }
 
-// handleSelected takes a NAK sequence error for the oldest unacknowledged PSN, which
-// says that s has arrived, where s is not 0 (rule SR-5).
+// handleSelected handles a NAK sequence error for the oldest unacknowledged PSN. Where s is
+// not 0, the NAK says that s has arrived (rule SR-5).
 func (r *Requester) handleSelected(s psn.Seq) Verdict {
 	b, una := r.sel, r.win.una
 	if o := b.at(una); o.acked {
-		// A NAK of a peer that does not repeat selectively has its MSN where others name a
-		// PSN: what was said to have arrived has not, if it is what the peer waits for.
+		// A peer without selective repeat puts its MSN where others name a PSN. If the PSN
+		// so named is the one that the peer expects, it has not arrived.
 		o.acked, o.due = false, 0
 	}
 	upTo := una + 1
@@ -197,13 +196,13 @@ func (r *Requester) handleSelected(s psn.Seq) Verdict {
 	case s == 0:
 		return r.drop(Stale, WhyRecovering)
 	case una < b.again && r.win.next != una && b.at(una).due <= b.top:
-		// What was sent again is lost as well, and is not about to be sent.
+		// The retransmission is lost as well, and is not waiting to be sent.
 		r.counters.PacketSeqErr++
 		if r.spend() {
 			b.end = r.win.sent
 			r.resume(una)
 			if r.win.next != r.win.sent {
-				r.retry.due = 0 // what is sent starts the timer
+				r.retry.due = 0 // the next packet sent starts the timer
 			}
 		}
 		return r.retryVerdict()
@@ -212,8 +211,8 @@ func (r *Requester) handleSelected(s psn.Seq) Verdict {
 	return Accepted
 }
 
-// responded returns the first PSN at which a response of its own is missing: what is
-// before it and executed is done.
+// responded returns the first PSN at which a request still lacks its own response: what is
+// executed before it is complete.
 func (r *Requester) responded() psn.Seq {
 	for i := r.sq.done; i != r.sq.started; i++ {
 		if w := r.sq.at(i); w.wr.Op.hasResponse() {
@@ -223,7 +222,8 @@ func (r *Requester) responded() psn.Seq {
 	return r.win.sent
 }
 
-// expose goes on with what has come to be lost, unless retransmissions are under way.
+// expose starts retransmitting what was found to be lost, unless retransmission is in
+// progress.
 func (r *Requester) expose() {
 	if r.mode != broken && r.win.next == r.win.sent {
 		r.resume(r.win.una)
@@ -269,7 +269,7 @@ func (r *Requester) resume(n psn.Seq) {
 	}
 }
 
-// sent takes note that the packet at PSN n was sent, again or for the first time.
+// sent records that the packet at PSN n was sent, for the first time or again.
 func (r *Requester) sent(n psn.Seq, again bool) {
 	b := r.sel
 	b.lengthen(&r.win, &r.retry.due)
@@ -282,7 +282,7 @@ func (r *Requester) sent(n psn.Seq, again bool) {
 	}
 }
 
-// find returns the first entry under way that ends after PSN n.
+// find returns the first started entry that ends after PSN n.
 func (q *sendQueue) find(n psn.Seq) uint64 {
 	lo, hi := q.done, q.started
 	for lo != hi {
@@ -297,21 +297,21 @@ func (q *sendQueue) find(n psn.Seq) uint64 {
 
 // reorder holds the packets that arrived ahead of the expected one (rule SR-4).
 //
-// Invariant: a slot holds the packet of PSN seq where that is beyond the expected PSN,
-// by less than size. None is held at top or after it, none is to be told before first,
-// and untold counts those to be told, and perhaps some that need it no more.
+// Invariant: a slot holds the packet of PSN seq where that is beyond the expected PSN, by
+// less than size. None is held at top or after it, none before first is to be reported, and
+// unreported counts those to be reported, and perhaps some that need it no more.
 type reorder struct {
 	buf        []byte       // of each slot, maxPayload bytes
 	slots      []heldPacket // ring
 	size       uint32
-	untold     uint32
+	unreported uint32
 	first, top psn.Seq
 }
 
 type heldPacket struct {
-	seq  psn.Seq
-	tell bool // to be told to the peer
-	p    bth.Packet
+	seq    psn.Seq
+	report bool // to be named to the peer in a NAK
+	p      bth.Packet
 }
 
 func newReorder(c *Selective) *reorder {
@@ -334,9 +334,9 @@ func (o *reorder) forget() {
 		return
 	}
 	for i := range o.slots {
-		o.slots[i].seq, o.slots[i].tell, o.slots[i].p.Payload = 0, false, nil
+		o.slots[i].seq, o.slots[i].report, o.slots[i].p.Payload = 0, false, nil
 	}
-	o.untold, o.first, o.top = 0, 0, 0
+	o.unreported, o.first, o.top = 0, 0, 0
 }
 
 // put holds p at PSN n.
@@ -351,41 +351,41 @@ func (o *reorder) put(n psn.Seq, p *bth.Packet) {
 		}
 		o.top = max(o.top, n+1)
 	}
-	if !s.tell {
-		s.tell = true
-		o.untold++
+	if !s.report {
+		s.report = true
+		o.unreported++
 	}
 	o.first = min(o.first, n)
 }
 
 func (o *reorder) told(s *heldPacket) {
-	if s.tell {
-		s.tell = false
-		o.untold--
+	if s.report {
+		s.report = false
+		o.unreported--
 	}
 }
 
-// next returns the first PSN beyond the expected one that is to be told, or 0.
+// next returns the first PSN beyond the expected one that is to be reported, or 0.
 func (o *reorder) next(expected psn.Seq) psn.Seq {
-	if o.untold == 0 {
+	if o.unreported == 0 {
 		return 0
 	}
 	for n := max(o.first, expected+1); n < o.top; n++ {
-		if s := o.at(n); s.seq == n && s.tell {
+		if s := o.at(n); s.seq == n && s.report {
 			o.first = n
 			return n
 		}
 	}
-	o.untold, o.first = 0, o.top
+	o.unreported, o.first = 0, o.top
 	return 0
 }
 
-// hold keeps the packet at PSN n, which is beyond the expected one, and has the peer
-// told (rules SR-2, SR-4).
+// hold keeps the packet at PSN n, which is beyond the expected one, and has it reported to
+// the peer (rules SR-2, SR-4).
 func (r *Responder) hold(n psn.Seq, p *bth.Packet) Verdict {
 	r.counters.OutOfSequence++
 	o := r.held
-	if r.ack.quiet { // it comes again after what an RNR NAK refused (rule RS-09)
+	if r.ack.quiet { // it is retransmitted after the message that an RNR NAK refused (rule RS-09)
 		return r.drop(OutOfSequence, WhyGap)
 	}
 	why := WhyGap
@@ -412,14 +412,14 @@ func (r *Responder) release() {
 		v := r.take(&s.p)
 		s.p.Payload = nil
 		if v == NotReady {
-			return // and what was behind it is held no more
+			return // and packets after it are no longer held
 		}
 	}
-	r.tellHeld()
+	r.reportHeld()
 }
 
-// tellHeld has a NAK sent where the peer is to be told of packets held.
-func (r *Responder) tellHeld() {
+// reportHeld queues a NAK where held packets are to be reported to the peer.
+func (r *Responder) reportHeld() {
 	if r.held != nil && r.mode == running && !r.ack.hasNak && r.held.next(r.epsn) != 0 {
 		r.sendNak(aeth.NakSyndrome(aeth.NakPSNSequenceError), r.epsn)
 	}

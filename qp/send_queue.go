@@ -9,7 +9,7 @@ type wqe struct {
 	n      uint32  // PSNs that it takes
 	length uint32  // bytes of the message, or asked for
 	ssn    uint32  // number of the message among those started, from 1
-	got    uint32  // requests with responses: response packets received, in order
+	got    uint32  // requests with responses of their own: response packets received, in order
 	again  bool    // a READ that was resumed: its responses may begin with any opcode
 	status Status
 }
@@ -20,9 +20,9 @@ func (w *wqe) end() psn.Seq { return w.first + psn.Seq(w.n) }
 // sendQueue is the ring of work requests, in the order of their posts. The counts
 // index it modulo its length.
 //
-// Invariant: head <= done <= cur <= started <= tail, and tail - head <= max. Entries
-// below head are free, below done complete, below started begun to be sent, below
-// tail posted. The next packet belongs to entry cur.
+// Invariant: head <= done <= cur <= started <= tail, and tail - head <= max. Entries below
+// head are free, below done complete, below started started, below tail posted. The next
+// packet belongs to entry cur.
 type sendQueue struct {
 	wqe        []wqe
 	inline     []byte // of each entry, inlineSize bytes
@@ -70,7 +70,7 @@ func (q *sendQueue) copyInline(w *wqe, from span) bool {
 	return ok
 }
 
-// release frees the entry at head, and lets go of the caller's memory.
+// release frees the entry at head, and drops its references to the caller's memory.
 func (q *sendQueue) release(w *wqe) {
 	w.wr.Local, w.wr.Gather, w.wr.SGEs, w.wr.AH = nil, nil, nil, nil
 	q.head++

@@ -58,13 +58,12 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("qp: no transition from %v to %v", e.From, e.To)
 }
 
-// AttrError says which attributes a transition lacks, does not take, or has out
-// of range.
+// AttrError says which attributes a transition lacks, does not accept, or has out of range.
 type AttrError struct {
 	From, To              State
 	Missing, Extra, Range AttrMask
 
-	attr             Attr // what was asked for, and up to where it may go
+	attr             Attr // the values asked for, and the upper limits
 	maxRd, maxDestRd int
 }
 
@@ -80,7 +79,7 @@ func (e *AttrError) Error() string {
 		say(fmt.Sprintf("needs %v", e.Missing))
 	}
 	if e.Extra != 0 {
-		say(fmt.Sprintf("does not take %v", e.Extra))
+		say(fmt.Sprintf("does not accept %v", e.Extra))
 	}
 	for m := AttrMask(1); m < attrEnd; m <<= 1 {
 		if e.Range&m != 0 {
@@ -143,8 +142,8 @@ func (m AttrMask) String() string {
 	return s
 }
 
-// attrRule is what a transition needs and what it may take besides, as the table
-// of ibv_modify_qp(3) has it.
+// attrRule is what a transition needs and what it may set besides, as the table in
+// ibv_modify_qp(3) says.
 type attrRule struct{ need, may AttrMask }
 
 // rule returns the attributes of a transition of a QP of type t, and false when
@@ -233,7 +232,7 @@ func connectMasks(t Type, a *Attr) [3]AttrMask {
 	return m
 }
 
-// outOfRange returns those of the attributes in m whose values cannot be.
+// outOfRange returns the attributes in m whose values are out of range.
 func (a *Attr) outOfRange(m AttrMask, maxRd, maxDestRd int) (bad AttrMask) {
 	flag := func(bit AttrMask, ok bool) {
 		if m&bit != 0 && !ok {

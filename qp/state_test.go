@@ -207,7 +207,7 @@ func TestTransitionAttributes(t *testing.T) {
 					err := q.Modify(epoch, good(c.to), qp.AttrState|c.need|bit)
 					require.True(t, errors.As(err, &ae), "%s with %v", name, bit)
 					requireAttrError(t, qp.AttrError{From: c.from, To: c.to, Extra: bit}, ae)
-					require.Equal(t, fmt.Sprintf("qp: %v to %v: does not take %v", c.from, c.to, bit), err.Error())
+					require.Equal(t, fmt.Sprintf("qp: %v to %v: does not accept %v", c.from, c.to, bit), err.Error())
 				}
 				require.Equal(t, c.from, q.State(), "a refused call changed the state")
 			}

@@ -7,9 +7,9 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// Trace says what became of a packet that was not simply accepted: it was dropped,
-// refused, responded to once more, or showed that something was lost. It is what
-// [Config.Trace] gets, and a [slog.LogValuer].
+// Trace says what became of a packet that was not simply accepted: it was dropped, refused,
+// responded to once more, or showed that something was lost. It is the argument of
+// [Config.Trace], and a [slog.LogValuer].
 type Trace struct {
 	QPN      uint32 // of the QP that the packet was handed to
 	Verdict  Verdict
@@ -41,7 +41,7 @@ const (
 	WhyQPN               // for another QP
 	WhyOpcode            // opcode that is not of this service
 	WhyPKey              // P_Key of another partition
-	WhyState             // the QP takes no packets in its state
+	WhyState             // the QP accepts no packets in its state
 	WhyWrongSide         // a request for a QP that only sends, or a response for one that only receives
 	WhyQKey              // Q_Key of another QP
 	WhyOld               // PSN before the expected one, or before the oldest unacknowledged

@@ -2,9 +2,8 @@ package qp
 
 import "github.com/roce-go/roce/bth"
 
-// handleUC takes a packet of an unreliable connection: what does not fit drops
-// the message under way, and everything up to the next one's beginning (rules
-// UC-1, UC-2).
+// handleUC handles a packet of an unreliable connection. One that does not fit drops the
+// current message, and everything up to the start of the next one (rules UC-1, UC-2).
 func (r *Responder) handleUC(p *bth.Packet) Verdict {
 	n := r.epsn.Near(p.PSN)
 	begins := !p.Opcode.Middle() && !p.Opcode.Last()
@@ -50,7 +49,7 @@ func (r *Responder) handleUC(p *bth.Packet) Verdict {
 	return v
 }
 
-// dropUC gives up the message under way; its receive waits for the next.
+// dropUC gives up the current message; its receive is kept for the next one.
 func (r *Responder) dropUC() {
 	r.counters.UCMessagesDropped++
 	r.msg.kind = noMessage

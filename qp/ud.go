@@ -9,9 +9,8 @@ const GRHSize = 40
 // MulticastQPN is the destination QP of multicast datagrams.
 const MulticastQPN = 0xffffff
 
-// handleUD takes a UD packet that was admitted (rules UD-1, UD-3, UD-4). Whether a
-// multicast packet's address is multicast, and which QPs are attached to it, is for
-// the caller to know.
+// handleUD handles a UD packet that was admitted (rules UD-1, UD-3, UD-4). The caller
+// checks that a multicast packet has a multicast address, and which QPs are attached to it.
 func (r *Responder) handleUD(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	switch {
 	case p.DETH.QKey != r.attr.QKey:
@@ -30,7 +29,7 @@ func (r *Responder) handleUD(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	n := uint64(GRHSize + len(p.Payload))
 	buf := r.incoming(next)
 	if n > buf.len() {
-		// The receive waits for a datagram that fits.
+		// The receive is kept for a datagram that fits.
 		r.counters.RespLocalLengthError++
 		return r.drop(NoReceive, WhyRecvLength)
 	}

@@ -1,24 +1,24 @@
 package qp
 
-// Verdict is what became of a packet that was handed in. None of them is the
-// caller's fault: each that is not good has a counter.
+// Verdict is what became of a packet that was handed in. None is an error of the caller.
+// Each fault has a counter.
 type Verdict uint8
 
 // Verdicts.
 const (
 	Accepted      Verdict = iota // new and executed
-	Duplicate                    // seen before; responded to again or dropped, as the rules say
+	Duplicate                    // seen before; responded to again, or dropped (rules RS-20 to RS-23)
 	OutOfSequence                // ahead of what is expected
 	NotReady                     // refused because there is no receive: RNR NAK
 	Refused                      // a fault of the peer: NAK, or an error of its response; the QP is in Error
-	Retried                      // the peer refused or lost something: it is sent again
+	Retried                      // the peer refused or lost something, which is retransmitted
 	Failed                       // the peer refused for good: the QP is in Error
 	Stale                        // a response to what is complete, dropped
 	Unsent                       // a response to what was never sent, dropped
 	Reserved                     // a reserved syndrome or NAK code, dropped
 	WrongSide                    // a request to a requester, a response to a responder, dropped
 	Invalid                      // opcode of another service, wrong P_Key, QP number or Q_Key, dropped
-	Inactive                     // the QP is in a state that takes no packets, dropped
+	Inactive                     // the QP is in a state that accepts no packets, dropped
 	NoReceive                    // UC and UD: no receive posted or too small, dropped
 )
 
@@ -45,7 +45,7 @@ type Counters struct {
 	BadRespErr              uint64 // responses of wrong opcode or length
 	UnexpectedAck           uint64 // responses to PSNs never sent
 	ReservedSyndrome        uint64 // responses with a reserved syndrome or NAK code
-	Retransmitted           uint64 // request packets sent again
+	Retransmitted           uint64 // request packets retransmitted
 
 	// Responder.
 	OutOfSequence          uint64 // out_of_sequence: packets ahead of the expected PSN
@@ -63,7 +63,7 @@ type Counters struct {
 	// Both.
 	WrongSide uint64 // requests to a requester, responses to a responder
 	Invalid   uint64 // opcode of another service, wrong P_Key or QP number
-	Inactive  uint64 // packets in a state that takes none
+	Inactive  uint64 // packets in a state that accepts none
 	TxPackets uint64 // packets built
 	RxPackets uint64 // packets handed in
 }

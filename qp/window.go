@@ -5,7 +5,7 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// window is the PSNs of a requester.
+// window holds the PSNs of a requester.
 //
 // Invariant: una <= next <= sent, asked <= sent, and sent - una is below 2^23 (rule
 // PS-2), so that a PSN of the peer names one of them only.
@@ -36,22 +36,22 @@ type retry struct {
 	due        int64 // when the timer fires; 0: it is off
 	left       uint8
 	recovering bool // gone back for a loss, no progress or timeout since
-	forever    bool // retry_cnt 7 is without end
+	forever    bool // retry_cnt 7 is unlimited
 }
 
-// rnrWait is what an RNR NAK began (rule RQ-28).
+// rnrWait is the wait that an RNR NAK started (rule RQ-28).
 //
 // Invariant: left <= rnr_retry; during a wait the next packet is the refused one.
 type rnrWait struct {
 	until int64 // end of the wait; 0: none
 	left  uint8
-	alone bool // the oldest message was refused: no other is sent until it is taken
+	alone bool // the oldest message was refused: no other is sent until it is accepted
 }
 
-// reads counts the requests with responses of their own that are under way (rule
-// RQ-07).
+// reads counts the outstanding requests with responses of their own (rule RQ-07).
 //
-// Invariant: out <= max_rd_atomic <= cap, but for a max_rd_atomic lowered since.
+// Invariant: out <= max_rd_atomic <= cap, except while more are outstanding than a lowered
+// max_rd_atomic.
 type reads struct {
 	out uint32
 	cap uint32
@@ -63,14 +63,14 @@ type reads struct {
 // Invariant: limit only rises while credits are on; beyond is never above what was
 // sent.
 type credits struct {
-	on     bool    // the peer gives credits
+	on     bool    // the peer advertises credits
 	limit  uint32  // last message that may be sent freely
 	ssn    uint32  // last message started
 	beyond psn.Seq // end of the last packet sent beyond the limit
 }
 
-// start numbers a message that begins. One that consumes no receive raises the limit,
-// which counts receives.
+// start returns the number of a message that is started. One that consumes no receive
+// raises the limit, which counts receives.
 func (c *credits) start(takesReceive bool) uint32 {
 	c.ssn++
 	if !takesReceive {
@@ -84,16 +84,16 @@ func (c *credits) limited(takesReceive bool, ssn uint32) bool {
 	return c.on && takesReceive && int32(ssn-c.limit) > 0
 }
 
-// waits reports whether a packet of the limited message ssn has to wait. One such
-// packet may be unacknowledged, of the first message beyond the limit. Where no
-// acknowledgement is to come, for the limit arrived after the last packet was sent,
-// one more packet asks for it (rule RQ-05).
+// waits reports whether a packet of the limited message ssn has to wait. One such packet
+// may be unacknowledged, of the first message beyond the limit. Where no acknowledgement is
+// outstanding, because the limit arrived after the last packet was sent, one more packet
+// asks for it (rule RQ-05).
 func (c *credits) waits(w *window, ssn uint32) bool {
 	return c.beyond > w.una || int32(ssn-c.limit) > 1 && w.asked > w.una
 }
 
-// take takes the credits of an acknowledgement. An old one only raises the limit
-// (rule RQ-21).
+// take applies the credits of an acknowledgement. An old one only raises the limit (rule
+// RQ-21).
 func (c *credits) take(a aeth.Header, old bool) {
 	n, ok := a.Syndrome.Credit().Count()
 	switch {

@@ -11,7 +11,7 @@ const (
 	UC                  // unreliable connection
 	UD                  // unreliable datagram
 	XRCSend             // XRC initiator: sends requests to the SRQs of a target
-	XRCRecv             // XRC target: its requests take receives from XRC SRQs
+	XRCRecv             // XRC target: requests consume receives of XRC SRQs
 )
 
 var typeNames = [...]string{"RC", "UC", "UD", "XRC_SEND", "XRC_RECV"}
@@ -54,15 +54,15 @@ var opNames = [...]string{"SEND", "SEND_WITH_IMM", "SEND_WITH_INV", "RDMA_WRITE"
 // String returns the name of o in the manner of ibv_wr_opcode and ibv_wc_opcode.
 func (o Op) String() string { return name(opNames[:], int(o)) }
 
-// hasResponse reports whether o has a response of its own, which an acknowledgement
-// does not stand for: READ, ATOMIC, and ATOMIC WRITE and FLUSH, whose response is
-// an empty READ response. These are what max_rd_atomic limits.
+// hasResponse reports whether o has a response of its own, which an acknowledgement does
+// not replace: READ, ATOMIC, and ATOMIC WRITE and FLUSH, whose response is an empty READ
+// response. These are what max_rd_atomic limits.
 func (o Op) hasResponse() bool { return o >= OpRead && o <= OpFlush }
 
 // local reports whether o is executed here, without a packet.
 func (o Op) local() bool { return o == OpBindMW || o == OpLocalInv }
 
-// takesReceive reports whether o uses up a receive at the peer.
+// takesReceive reports whether o consumes a receive at the peer.
 func (o Op) takesReceive() bool { return o <= OpSendInv || o == OpWriteImm }
 
 // Flags modify a work request.
@@ -82,26 +82,26 @@ type SendWR struct {
 	Op    Op
 	Flags Flags
 
-	// Fail, where not Success, has the request not be executed: it ends with this status
-	// when its turn comes, and the QP goes to Error (UC and UD: SQE). For programs that
-	// find a fault that a card would find.
+	// Fail, where not Success, is the status with which the request completes in its turn,
+	// without being executed; the QP goes to Error (UC and UD: SQE). It is for callers that
+	// detect themselves a fault which a card would detect.
 	Fail Status
 
 	FlushRegion      bool   // FLUSH: the whole region, not the range
 	FlushPersistence bool   // FLUSH: to persistence; else to global visibility
 	Access           Access // OpBindMW: the rights that the window gives
 
-	// Local is the data to send, read when each packet is built; or where the
-	// result of a READ or ATOMIC goes (8 bytes, little-endian, for an ATOMIC).
-	// It must stay unchanged, or untouched, until the request completes.
-	// Where Gather is not nil, it stands for Local: its slices one after the
-	// other. Each packet goes through the list from its start: keep it short.
+	// Local is the data to send, read when each packet is built; or where the result of a
+	// READ or ATOMIC goes (8 bytes, little-endian, for an ATOMIC). It must stay unchanged,
+	// or untouched, until the request completes. Where Gather is not nil, it replaces
+	// Local: its slices one after the other. Each packet goes through the list from its
+	// start: keep it short.
 	Local  []byte
 	Gather [][]byte
-	// SGEs, where not nil, stand for both: memory by key, of the Memory that is a
-	// [LocalMemory]. It is looked up when each packet is built or placed; a key or
-	// range that is refused ends the request with LocalProtErr (rule RQ-11). The list
-	// itself must stay unchanged too.
+	// SGEs, where not nil, replace both: memory named by key, of a Memory that is a
+	// [LocalMemory]. It is looked up when each packet is built or placed; a key or range
+	// that is refused ends the request with LocalProtErr (rule RQ-11). The list itself must
+	// stay unchanged too.
 	SGEs []SGE
 
 	RemoteAddr uint64 // WRITE, READ, ATOMIC, FLUSH: virtual address at the peer, bytes
@@ -111,15 +111,15 @@ type SendWR struct {
 	Imm        uint32 // OpSendImm, OpWriteImm: as the wire's four bytes read big-endian
 	Length     uint32 // FLUSH: bytes to flush; OpBindMW: bytes of the window
 
-	// OpBindMW: window RKey is bound to Length bytes at RemoteAddr of region Region,
-	// with the rights Access, for this QP. Its key becomes IncRKey(RKey).
-	// NewRKey, where not 0, is the key that it gets instead.
+	// OpBindMW: window RKey is bound to Length bytes at RemoteAddr of region Region, with
+	// the rights Access, for this QP. Its key becomes IncRKey(RKey). NewRKey, where not 0,
+	// is its new key instead.
 	Region  uint32
 	NewRKey uint32
 
 	SRQ uint32 // XRC: the SRQ at the target
 
-	// UD: where to. Other QPs ignore it.
+	// UD: the destination. Other QPs ignore it.
 	RemoteQPN  uint32
 	RemoteQKey uint32
 	AH         *AddressHandle
@@ -129,8 +129,8 @@ type SendWR struct {
 type RecvWR struct {
 	ID      uint64 // the caller's, returned in the completion
 	Local   []byte
-	Scatter [][]byte // where not nil, stands for Local: its slices one after the other
-	SGEs    []SGE    // where not nil, stand for both: see [SendWR]
+	Scatter [][]byte // where not nil, replaces Local: its slices one after the other
+	SGEs    []SGE    // where not nil, replace both: see [SendWR]
 }
 
 // Status is how a work request ended, as enum ibv_wc_status has it.
@@ -150,7 +150,7 @@ const (
 	RemoteOpErr
 	RetryExcErr
 	RNRRetryExcErr
-	MWBindErr // a bind or a local invalidate that the memory refused
+	MWBindErr // a bind or a local invalidate that the Memory refused
 )
 
 var statusNames = [...]string{"success", "local length error", "local QP operation error",
@@ -161,8 +161,8 @@ var statusNames = [...]string{"success", "local length error", "local QP operati
 // String returns the name of s in the words of ibv_wc_status_str.
 func (s Status) String() string { return name(statusNames[:], int(s)) }
 
-// Completion says how a work request ended. On an error only ID, Status, Op and
-// QPN mean anything.
+// Completion says how a work request ended. On an error only ID, Status, Op and QPN are
+// valid.
 type Completion struct {
 	ID     uint64
 	Status Status
@@ -181,26 +181,25 @@ type Completion struct {
 	GRH       bool // UD receives: the first 40 bytes of the buffer are the GRH area
 }
 
-// AHAttr says how a packet finds its peer, as ibv_ah_attr does. Packages above
-// give it meaning; this one carries it.
+// AHAttr is the address of a peer, as ibv_ah_attr is. A port uses it (package softnic);
+// this package only carries it.
 type AHAttr struct {
 	GID          [16]byte // destination; IPv4 as ::ffff:a.b.c.d
 	SGIDIndex    uint8    // row of the local GID table
 	TrafficClass uint8    // DSCP 6 bits, ECN 2
 	HopLimit     uint8    // 0 means 64
-	FlowLabel    uint32   // 20 bits; 0 makes the source port from the QP numbers
-	MAC          [6]byte  // destination Ethernet address; zero asks to resolve it
+	FlowLabel    uint32   // 20 bits; 0: derived from the QP numbers, for the UDP source port
+	MAC          [6]byte  // destination Ethernet address; zero: the port resolves it
 	VLAN         uint16   // tag control information; valid where HasVLAN
 	HasVLAN      bool
 }
 
-// AddressHandle is where datagrams go (ibv_ah). It is made once and cannot change,
-// so that any number of work requests may share it.
+// AddressHandle is the destination of datagrams (ibv_ah). It cannot be changed once
+// created, so that any number of work requests may share it.
 type AddressHandle struct{ attr AHAttr }
 
-// NewAddressHandle returns the handle of a. A port has a method of its own that
-// checks a first.
+// NewAddressHandle returns the handle of a. A port has CreateAH, which checks a first.
 func NewAddressHandle(a AHAttr) *AddressHandle { return &AddressHandle{attr: a} }
 
-// Attr returns the attributes that h was made with.
+// Attr returns the attributes that h was created with.
 func (h *AddressHandle) Attr() AHAttr { return h.attr }

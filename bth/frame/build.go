@@ -117,7 +117,7 @@ func (f *Frame) appendIPv4(dst []byte, payload int) []byte {
 		uint32(0x40|ihl/4)<<24|uint32(f.TrafficClass)<<16|uint32(uint16(ihl+payload)))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(f.ID)<<16|flags)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(f.HopLimit)<<24|protocolUDP<<16)
-	// Zero addresses stand in for what is no IPv4 address: AppendTo never fails.
+	// An address that is not IPv4 is written as zero: AppendTo never fails.
 	var src, dstAddr [4]byte
 	if f.Src.Is4() || f.Src.Is4In6() {
 		src = f.Src.As4()

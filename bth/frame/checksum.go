@@ -54,8 +54,8 @@ func (s ChecksumState) String() string {
 	return "unchecked"
 }
 
-// CheckIPv4 checks the header checksum of a frame that Decode or Find filled. The
-// ICRC does not cover the type of service, in which a flipped bit cuts a rate, nor
+// CheckIPv4 checks the header checksum of a frame that Decode or Find filled. The ICRC does
+// not cover the type of service, in which a flipped ECN bit reduces the sender's rate, nor
 // the time to live.
 func (f *Frame) CheckIPv4() ChecksumState {
 	n := len(f.NetPacket) - len(f.Transport) - udpSize

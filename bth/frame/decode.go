@@ -20,9 +20,9 @@ type Finder struct {
 	// a copy has no other sign of it. A sender that writes wrong lengths looks the
 	// same. Without Sliced such a frame is ErrLength.
 	Sliced bool
-	// TrimmedDSCP names the DSCP values that a network gives to MRC packets that its
-	// switches have trimmed, which nothing else tells: bit n for value n. Lengths of
-	// such a packet that disagree are no fault.
+	// TrimmedDSCP is the set of DSCP values of MRC packets that the network's switches have
+	// trimmed, which no other field shows: bit n for value n. Such a packet may have
+	// lengths that disagree.
 	TrimmedDSCP uint64
 }
 
@@ -38,7 +38,7 @@ type span struct {
 	net       Net
 	vlans     uint8
 	link      Link // of the innermost frame
-	start     int  // where that frame begins
+	start     int  // where that frame starts
 	netOff    int  // network header
 	transport int  // BTH
 	end       int  // after the ICRC, as the headers say
@@ -136,10 +136,10 @@ func (d *Finder) locateLink(b []byte, s *span) error {
 	return d.locateNet(b, s, etherType)
 }
 
-// NetworkOffset returns where the network header of frame b begins, behind the link
-// header and up to MaxVLANs tags, the Ethertype that says what it is, and the
-// number of tags, which end there. It fails with ErrTruncated; with ErrLink; or
-// with ErrNotRoCE for what is no IP packet on a link of IP packets.
+// NetworkOffset returns the offset of the network header of frame b, after the link header
+// and up to MaxVLANs tags; its Ethertype; and the number of tags, which end there. It fails
+// with ErrTruncated; with ErrLink; or with ErrNotRoCE for what is no IP packet on a link of
+// IP packets.
 func NetworkOffset(link Link, b []byte) (etherType uint16, off, vlans int, err error) {
 	etherType, off, n, err := linkHeader(link, b)
 	return etherType, off, int(n), err
@@ -226,7 +226,7 @@ func (d *Finder) locateIPv4(b []byte, s *span) error {
 	s.end = s.netOff + total
 	frag := binary.BigEndian.Uint16(h[6:])
 	switch {
-	case frag&0x1fff != 0: // whose port stands in the first one
+	case frag&0x1fff != 0: // only the first fragment has the port
 		s.what.Kind = IPFragment
 		return ErrNotRoCE
 	case h[9] != protocolUDP:
@@ -302,9 +302,9 @@ func (d *Finder) locateIPv6(b []byte, s *span) error {
 	return d.lengths(s, ipv6Size+udpSize)
 }
 
-// extensions passes the extension headers of the IPv6 packet h to see what it
-// carries. A UDP header behind one is never a RNIC's: that packet keeps the name
-// of its first extension header.
+// extensions skips the extension headers of the IPv6 packet h to find what it carries. A
+// UDP header behind one is never a RNIC's: that packet keeps the name of its first
+// extension header.
 func (s *span) extensions(h []byte) {
 	next, off := h[6], ipv6Size
 	for range maxExtensions {

@@ -10,10 +10,10 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// Clone returns a copy of f whose bytes are copied too, so that it stays valid when
-// the frame that f was decoded from is overwritten. The bytes are appended to buf,
-// which is returned; it allocates only if buf has no room, and for a packet of MRC. What
-// lies in NetPacket lies in the copy's.
+// Clone returns a copy of f whose bytes are copied too, so that it stays valid when the
+// frame that f was decoded from is overwritten. The bytes are appended to buf, which is
+// returned; it allocates only if buf has no room, and for a packet of MRC. Slices within
+// NetPacket are within the copy's NetPacket.
 func (f *Frame) Clone(buf []byte) (Frame, []byte) {
 	g := *f
 	t := len(f.NetPacket) - len(f.Transport)
@@ -65,20 +65,19 @@ func (f *Frame) SetPSN(p psn.PSN) error {
 	return f.Patch(len(f.NetPacket)-len(f.Transport)+9, byte(v>>16), byte(v>>8), byte(v))
 }
 
-// Patch replaces the bytes of NetPacket from off on by with, in place, in the bytes
-// that f was decoded from, and decodes f anew. off counts from the network header.
-// Lengths and all that they decide must stay: what is changed may be addresses, the
-// traffic class, ports, any field of a packet's headers but those by which it would
-// have another length, payload and pad.
+// Patch replaces the bytes of NetPacket from off on by with, in place, in the bytes that f
+// was decoded from, and decodes f anew. off counts from the network header. Lengths, and
+// every field that decides one, must stay the same. Addresses, the traffic class, ports,
+// all other fields of the packet's headers, payload and pad may change.
 //
-// IPv4 header checksum, UDP checksum and ICRC change along: one that was right is
-// right again, one that was wrong stays wrong. Behind the first five bytes of the
-// BTH the ICRC is updated without reading the payload.
+// IPv4 header checksum, UDP checksum and ICRC are updated: one that was right is right
+// again, one that was wrong stays wrong. For a change after the first five bytes of the BTH
+// the ICRC is updated without reading the payload.
 //
-// It fails with ErrRange beyond the pad, and for bytes by which the packet would be
-// laid out in another way; with ErrTruncated where not all of the packet was
-// captured; and with the error of decoding what it would become. Nothing is changed
-// then. off and the bytes must not overlap the ICRC: to break one, write to it.
+// It fails with ErrRange beyond the pad, and for bytes that would change the layout of the
+// packet; with ErrTruncated where not all of the packet was captured; and with the error of
+// decoding what it would become. Nothing is changed then. off and the bytes must not
+// overlap the ICRC: to break one, write to it.
 func (f *Frame) Patch(off int, with ...byte) error {
 	pkt := f.NetPacket
 	body := len(pkt) - bth.ICRCSize
@@ -119,8 +118,8 @@ func (f *Frame) Patch(off int, with ...byte) error {
 	return f.Packet.Decode(f.Transport)
 }
 
-// tryPatch patches the headers, returns why they cannot be decoded, or ErrRange
-// where they are laid out in another way, and puts back what was there.
+// tryPatch patches the headers, returns why they cannot be decoded, or ErrRange where their
+// layout differs, and then restores what was there.
 func (f *Frame) tryPatch(transport, off int, with []byte) error {
 	size := f.headerSize()
 	headers := transport + max(size, bth.Size)
@@ -152,8 +151,8 @@ func (f *Frame) tryPatch(transport, off int, with []byte) error {
 	return p.Decode(f.Transport)
 }
 
-// headerSize returns the length of BTH and extended headers, of which the bytes of
-// the BTH tell; 0 for an opcode that is not known.
+// headerSize returns the length of BTH and extended headers by the opcode in the BTH, 0 for
+// an opcode that is not known.
 func (f *Frame) headerSize() int {
 	if op := bth.Opcode(f.Transport[0]); !f.IsMRC() {
 		return op.HeaderSize()

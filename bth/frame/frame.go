@@ -148,14 +148,13 @@ type Frame struct {
 	// Decoded is set by Decode and Find, and ignored by AppendTo.
 	Decoded
 
-	// Packet is the packet. Of one of MRC it has only the BTH, for readers: AppendTo
-	// takes MRC.
+	// Packet is the packet. Of an MRC packet it has only the BTH, for reading: AppendTo
+	// encodes MRC instead.
 	Packet bth.Packet
 
-	// MRC makes decoding take opcodes C0 to DF, which are any manufacturer's, for
-	// those of MRC, where the caller has made it point at a packet: this one is then
-	// the whole packet, and is zero where the frame holds another. IsMRC tells.
-	// Copies of the Frame share it.
+	// MRC: where the caller sets it to a packet, opcodes C0 to DF, which any manufacturer
+	// may use, are decoded as those of MRC. The packet is then stored there; it is zero
+	// where the frame holds another. IsMRC reports which. Copies of the Frame share it.
 	MRC *mrc.Packet
 }
 
@@ -173,7 +172,7 @@ type Decoded struct {
 	// Trimmed says that a switch has cut the packet, by Finder.TrimmedDSCP: it has no
 	// ICRC.
 	Trimmed bool
-	// Outer is what stood around the frame, where a Finder looked into tunnels.
+	// Outer is what was around the frame, where a Finder looked into tunnels.
 	Outer Outer
 }
 
@@ -202,8 +201,8 @@ func (f *Frame) PayloadLen() int {
 // ICRCState is the outcome of a check.
 type ICRCState uint8
 
-// Outcomes. The zero value is that of a packet that was cut short by the
-// capture or a switch, so that nothing can be said.
+// Outcomes. The zero value is that of a packet that the capture or a switch has cut short,
+// so that its ICRC cannot be checked.
 const (
 	ICRCUnchecked ICRCState = iota
 	ICRCGood

@@ -38,10 +38,10 @@ func (f *Frame) decodeEither(b []byte, n int, net Net, trimmed bool) error {
 	return nil
 }
 
-// trimmedBehind reports whether behind the first n bytes of the network packet h,
-// whose traffic class is tc, an MRC WRITE stands that a switch has trimmed, and if
-// so sets where it ends: the lengths in the IP header, which says ipEnd, and in
-// the UDP header may each be the old one or the new one.
+// trimmedBehind reports whether the first n bytes of the network packet h, whose traffic
+// class is tc, are followed by an MRC WRITE that a switch has trimmed, and if so sets where
+// it ends: the lengths in the IP header, which says ipEnd, and in the UDP header may each
+// be the old one or the new one.
 func (d *Finder) trimmedBehind(s *span, h []byte, n int, tc uint8, ipEnd int) bool {
 	if d.TrimmedDSCP>>(tc>>2)&1 == 0 || len(h) < n+bth.Size || !mrc.IsWrite(bth.Opcode(h[n])) {
 		return false

@@ -7,7 +7,7 @@ import (
 	"github.com/roce-go/roce/bth"
 )
 
-// decodePlain is decode with short cuts for frames as most are.
+// decodePlain is Decode with a short cut for the most common layouts.
 func (d *Finder) decodePlain(link Link, b []byte, wireLen int, f *Frame) error {
 	if link != Ethernet || len(b) < plainSize {
 		return d.decode(link, b, wireLen, f)
@@ -46,8 +46,8 @@ func (d *Finder) decodePlain(link Link, b []byte, wireLen int, f *Frame) error {
 	f.SrcPort = uint16(ports >> 16)
 	f.DstPort = uint16(ports)
 	f.UDPChecksum = binary.BigEndian.Uint16(h[40:])
-	// All stores of pointers stand together, after all loads, so that there is
-	// one look at whether the collector runs.
+	// All stores of pointers are together, after all loads, so that the write barrier is
+	// tested for once.
 	src, dst := netip.AddrFrom4([4]byte(h[26:30])), netip.AddrFrom4([4]byte(h[30:34]))
 	netPacket, transport := b[ethernetSize:end:end], b[plainSize:end:end]
 	f.Src = src
@@ -59,7 +59,7 @@ func (d *Finder) decodePlain(link Link, b []byte, wireLen int, f *Frame) error {
 	return nil
 }
 
-// plainLink sets what all plain frames have alike; h is the Ethernet header. It is
+// plainLink sets what all plain frames have in common; h is the Ethernet header. It is
 // inlined. To share the stores of pointers too would cost a call: 3 of the 20 ns that a
 // frame takes.
 func (f *Frame) plainLink(h *[ethernetSize]byte, n Net, transportLen int) {

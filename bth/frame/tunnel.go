@@ -34,8 +34,8 @@ const (
 var tunnelNames = [...]string{"none", "vxlan", "vxlan-gpe", "geneve", "gre", "gretap", "erspan1", "erspan2", "erspan3",
 	"mirror", "mpls", "ipip", "srv6", "ether-in-ip"}
 
-// String returns a short name in lower case, "none" for the zero value and the
-// number of what is no kind.
+// String returns a short name in lower case, "none" for the zero value and the number of a
+// kind that is not defined.
 func (k TunnelKind) String() string {
 	if int(k) < len(tunnelNames) {
 		return tunnelNames[k]
@@ -83,11 +83,11 @@ func (t *Tunnel) AppendTo(b []byte) []byte {
 // String returns what AppendTo appends.
 func (t *Tunnel) String() string { return string(t.AppendTo(nil)) }
 
-// Outer is what stood around a frame that was found inside of others. The zero
-// value is that of a frame in no tunnel.
+// Outer is what was around a frame that was found inside others. The zero value is that of
+// a frame in no tunnel.
 type Outer struct {
-	// Link is the link type of the captured frame: that of the Frame is the one of
-	// what the innermost tunnel carries.
+	// Link is the link type of the captured frame: Frame.Link is that of what the innermost
+	// tunnel carries.
 	Link Link
 	// Headers is the captured frame up to where the innermost frame or packet
 	// begins. It aliases the input.

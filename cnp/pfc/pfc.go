@@ -3,10 +3,9 @@
 // networks rest on, and the older PAUSE (IEEE 802.3 Annex 31B), which stops all
 // priorities at once.
 //
-// Both are MAC control frames: a destination address that no bridge forwards,
-// Ethertype 0x8808, an operation code, its parameters, and zeros up to the
-// shortest Ethernet frame. They carry no VLAN tag and no address that matters
-// beyond the link.
+// Both are MAC control frames: a destination address that no bridge forwards, Ethertype
+// 0x8808, an operation code, its parameters, and zeros up to the shortest Ethernet frame.
+// They carry no VLAN tag, and their addresses have no meaning beyond the link.
 //
 //	field            bytes  PFC                                PAUSE
 //	destination          6  01:80:c2:00:00:01                  the same, or the peer's
@@ -18,11 +17,10 @@
 //	zeros            26     up to 60 bytes                     42
 //	FCS                  4  not part of what this package reads or writes
 //
-// A pause time counts quanta of 512 bit times of the link: 51.2 ns at 10 Gb/s,
-// 5.12 ns at 100 Gb/s. At 100 Gb/s the longest pause, 65535 quanta, is 335.5 us,
-// so that a receiver that stays full has to repeat itself. Time 0 ends a pause
-// (XON). A priority whose bit in the class enable vector is clear is not changed,
-// whatever its time says.
+// A pause time counts quanta of 512 bit times of the link: 51.2 ns at 10 Gb/s, 5.12 ns at
+// 100 Gb/s. At 100 Gb/s the longest pause, 65535 quanta, is 335.5 us, so that a receiver
+// that stays full has to send pauses repeatedly. Time 0 ends a pause (XON). A priority
+// whose bit in the class enable vector is clear is not changed, whatever its time says.
 //
 // All fields are big-endian. Nothing here allocates.
 package pfc
@@ -137,8 +135,8 @@ func (f *Frame) Set(prio int, quanta uint16) {
 	f.Quanta[prio] = quanta
 }
 
-// Time returns the pause of priority prio (0..7) in quanta, and whether the
-// frame says anything of that priority. A PAUSE frame speaks of all.
+// Time returns the pause of priority prio (0..7) in quanta, and whether the frame sets it.
+// A PAUSE frame sets that of every priority.
 func (f *Frame) Time(prio int) (quanta uint16, ok bool) {
 	if prio < 0 || prio >= Priorities {
 		return 0, false
@@ -244,8 +242,8 @@ func (f *Frame) AppendBinary(dst []byte) ([]byte, error) {
 	return f.AppendTo(dst), nil
 }
 
-// UnmarshalBinary implements [encoding.BinaryUnmarshaler]. It wants the exact
-// length, without padding; anything longer is ErrLength.
+// UnmarshalBinary implements [encoding.BinaryUnmarshaler]. b must have the exact length,
+// without padding; anything longer is ErrLength.
 func (f *Frame) UnmarshalBinary(b []byte) error {
 	var g Frame
 	if err := g.Decode(b); err != nil {
@@ -261,9 +259,8 @@ func (f *Frame) UnmarshalBinary(b []byte) error {
 // quantumBits is the length of a pause quantum in bit times.
 const quantumBits = 512
 
-// Duration returns how long quanta last on a link of rate bits per second,
-// rounded up to the nanosecond so that nobody resumes too early. A rate of 0
-// gives 0.
+// Duration returns how long quanta last on a link of rate bits per second, rounded up to
+// the nanosecond so that no sender resumes too early. A rate of 0 gives 0.
 func Duration(quanta uint16, rate uint64) time.Duration {
 	if rate == 0 {
 		return 0

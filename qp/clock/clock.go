@@ -1,5 +1,5 @@
-// Package clock turns the times that callers pass into nanoseconds, for machines
-// that know no time of their own. It is the one clock of this module.
+// Package clock converts the times that callers pass to nanoseconds, for machines that do
+// not read a clock themselves. All machines of this module use it.
 package clock
 
 import (
@@ -10,13 +10,13 @@ import (
 // a period, stays inside an int64 with it.
 const end = 1 << 62
 
-// Clock turns times into nanoseconds since the first one that it was shown, which
-// is 1, so that 0 may stand for "no deadline". Time that goes backwards stands
-// still, and so does time that is more than 146 years after the first.
+// Clock converts times to nanoseconds since the first one passed to At, which is 1, so that
+// 0 can mean "no deadline". A time before the latest one counts as the latest; one more
+// than 146 years after the first counts as 146 years.
 //
-// The first time may be any, the zero time.Time included. Several machines may
-// share a Clock; each time is then turned once for all of them. It is not safe for
-// concurrent use.
+// The first time may be any, the zero time.Time included. Several machines may share a
+// Clock; each time is then converted once for all of them. It is not safe for concurrent
+// use.
 //
 // The zero value is ready.
 type Clock struct {
@@ -55,8 +55,8 @@ func (c *Clock) advance(now time.Time) int64 {
 	return c.last
 }
 
-// Last returns the latest time that the clock was shown, in nanoseconds, or 0
-// before the first.
+// Last returns the latest time passed to At, in nanoseconds of the clock, or 0 before the
+// first call.
 func (c *Clock) Last() int64 { return c.last }
 
 // Time returns the time that t nanoseconds of the clock stand for.
@@ -76,12 +76,12 @@ func (c *Clock) Deadline(t int64) (time.Time, bool) {
 	return c.Time(t), true
 }
 
-// Heap holds items that wait for a time, the soonest first, and of one time those with
-// the least order. It has four ways: fewer levels than with two, and times lie beside
-// each other.
+// Heap holds items that wait for a time: the earliest first, and at the same time the one
+// with the least order. Each node has four children: fewer levels than with two, and the
+// times of children are adjacent in memory.
 //
-// The zero value is ready, for items that are taken off as the first. Those that are
-// moved or taken off before know their place: see NewHeap.
+// The zero value is ready for items that are removed only as the first one. For items that
+// are moved or removed earlier, use NewHeap, which reports their places.
 type Heap[T any] struct {
 	h     []entry[T]
 	moved func(item T, at int)

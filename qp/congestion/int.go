@@ -5,12 +5,12 @@ import (
 	"math"
 )
 
-// MaxHops is how many records a packet takes. With five switches a three-tier
-// network is crossed; what comes beyond MaxHops is counted as Missed.
+// MaxHops is how many records a packet can hold. A path through a three-tier network has
+// five switches; switches beyond MaxHops are counted as Missed.
 const MaxHops = 8
 
-// Hop is the record that a switch leaves in a packet as it begins to send it: the
-// output's speed, the time, and what it has sent and what waits.
+// Hop is the record that a switch adds to a packet when it starts to send it: the output's
+// line rate, the time, the bytes that the output has sent and the bytes that wait.
 //
 //	bits  0- 2  code of the line rate
 //	bits  3-26  time, ns, modulo 2^24
@@ -22,9 +22,9 @@ const MaxHops = 8
 // HPCC (Li et al., SIGCOMM 2019), whose m is one constant for all links; the other
 // codes, which it leaves unused, are ours. No standard has this record.
 //
-// The time comes round every 16.8 ms, the bytes every 134 MB x m, which takes
-// 26.8 ms at the least (40 Gb/s): two records of the same output that are less than
-// 16.8 ms apart give its rate.
+// The time wraps every 16.8 ms, the bytes every 134 MB x m, which takes at least 26.8 ms
+// (at 40 Gb/s): two records of the same output that are less than 16.8 ms apart give its
+// rate.
 type Hop uint64
 
 // hopRates are the line rates by code, in bits per second.
@@ -82,21 +82,21 @@ func (h Hop) Since(old Hop) (ns int64, bytes uint64) {
 	return ns, units * hopByteUnit * hopScale(h.Rate())
 }
 
-// INTMode says what telemetry does in a packet.
+// INTMode says what the telemetry in a packet is for.
 type INTMode uint8
 
 // Modes of telemetry.
 const (
 	INTNone    INTMode = iota // the packet has none
 	INTCollect                // switches add their records
-	INTEcho                   // an acknowledgement brings records back
+	INTEcho                   // an acknowledgement carries records back
 )
 
 // INT is the telemetry of a packet. The zero value is none.
 type INT struct {
 	Mode   INTMode
 	N      uint8 // records
-	Missed uint8 // switches that found no room
+	Missed uint8 // switches that found no room for their record
 	Hops   [MaxHops]Hop
 }
 
@@ -123,11 +123,11 @@ func (t *INT) Size() int {
 	return 2 + 8*int(t.N)
 }
 
-// AppendTo appends the telemetry as bytes, of which there are Size: a byte with the mode
-// in its two high bits and the number of records in the others, one with Missed,
-// and the records, most significant byte first. Networks that carry bytes have it behind
-// the IP packet, where Ethernet has padding, so that receivers and dissectors that know
-// nothing of it pass it over. Like the records themselves it is in no standard.
+// AppendTo appends the telemetry as bytes, of which there are Size: a byte with the mode in
+// its two high bits and the number of records in the others, one with Missed, and the
+// records, most significant byte first. Networks that carry bytes append it to the IP
+// packet, where Ethernet has padding, so that receivers and dissectors that do not know it
+// ignore it. Like the records it is in no standard.
 func (t *INT) AppendTo(dst []byte) []byte {
 	if t.Mode == INTNone {
 		return dst
@@ -139,8 +139,8 @@ func (t *INT) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// Decode reads what AppendTo wrote, with nothing behind it. It reports false, and leaves t
-// as it is, where b is something else.
+// Decode reads what AppendTo wrote; b must end there. It reports false, and leaves t
+// unchanged, where b is something else.
 func (t *INT) Decode(b []byte) bool {
 	if len(b) < 2 {
 		return false

@@ -35,8 +35,8 @@ var (
 	ErrCorrupt = errors.New("broken capture file")
 )
 
-// MaxData is the largest number of bytes of one frame that a capture may hold.
-// It is libpcap's own bound; the longest RoCE frame is a quarter of it.
+// MaxData is the largest number of bytes of one frame that a capture may hold. It is
+// libpcap's limit; the longest RoCE frame is a quarter of it.
 const MaxData = 256 << 10
 
 // Record is one captured frame. WireLen may be less than len(Data) where the file
@@ -109,7 +109,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 	return d, nil
 }
 
-// hint says what to do about files of other formats that users pass as captures.
+// hint returns advice for files of other formats that users pass as captures.
 func hint(magic uint32) string {
 	switch magic {
 	case 0x28b52ffd:

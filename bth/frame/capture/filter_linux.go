@@ -6,11 +6,10 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 )
 
-// The filter is a program for the kernel's classic BPF machine, which runs over
-// each frame before it is copied: an accumulator, an index register, loads from
-// the frame, and jumps forward only. It accepts more than what is RoCE where a
-// closer look would take more than a few instructions; what it refuses, a Finder
-// would not find.
+// The filter is a program for the kernel's classic BPF machine, which runs over each frame
+// before it is copied: an accumulator, an index register, loads from the frame, and jumps
+// forward only. Where exact tests would take more than a few instructions it accepts frames
+// that are not RoCE; it never refuses one that a Finder would find.
 
 // assembler writes such a program. Jumps to accept and reject are filled in at the
 // end.
@@ -53,8 +52,8 @@ func (a *assembler) oneOf(values ...uint32) {
 
 func (a *assembler) reject() { a.add(syscall.BPF_RET|syscall.BPF_K, 0, 0, 0) }
 
-// finish ends the program: what falls off its end is rejected. accept is how many
-// bytes to keep of an accepted frame.
+// finish ends the program: frames that reach its end are rejected. accept is how many bytes
+// to keep of an accepted frame.
 func (a *assembler) finish(accept uint32) []syscall.SockFilter {
 	end := len(a.prog)
 	a.reject()

@@ -7,7 +7,7 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 )
 
-// Source is where records come from: a Reader, a File or a Live.
+// Source is a source of records: a Reader, a File or a Live.
 type Source interface {
 	// Next reads the next record into rec. Its Data is valid until the next call.
 	Next(rec *Record) error
@@ -41,7 +41,7 @@ type LiveConfig struct {
 	// Delay is how long the kernel may keep a frame to hand it over with others; 0
 	// means 50 ms.
 	Delay time.Duration
-	// NoPromiscuous leaves out what is sent to others.
+	// NoPromiscuous leaves out frames that are sent to other hosts' addresses.
 	NoPromiscuous bool
 }
 

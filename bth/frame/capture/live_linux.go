@@ -32,8 +32,8 @@ const (
 	hardwareNone     = 0xfffe
 )
 
-// The ring is divided into blocks. Each begins with a header, in which the kernel
-// and we say whose it is, and holds frames, each behind a header. All is in the
+// The ring is divided into blocks. Each starts with a header, which says whether the kernel
+// or this process owns the block, and holds frames, each after a header. All is in the
 // machine's byte order; these are offsets of fields in bytes.
 const (
 	blockSize    = 1 << 20
@@ -52,7 +52,7 @@ const (
 	packetTPID     = 36      // two bytes
 	packetKind     = 48 + 10 // one byte: sll_pkttype of the address behind the header
 
-	statusUser = 1 << 0 // a block is ours
+	statusUser = 1 << 0 // this process owns the block
 	statusVLAN = 1 << 4 // the kernel removed a VLAN tag from the frame
 	statusTPID = 1 << 6 // packetTPID says of what kind
 )
@@ -62,18 +62,17 @@ const tagSize = 4
 // maxFilterPorts bounds the length of the filter's jumps.
 const maxFilterPorts = 64
 
-// Live reads the frames that come and go at a network interface. It is for one
-// goroutine, but for Close and Stats.
+// Live reads the frames that a network interface receives and sends. It is for one
+// goroutine, except for Close and Stats.
 //
-// The kernel writes them to memory that it shares with us (a packet socket with
-// TPACKET_V3), with its own time of reception in nanoseconds. It sees only what
-// passes through it: RNICs send and receive RDMA past the kernel, so their
-// traffic is captured at another host's interface behind a switch's mirror port,
-// or with the vendor's tools.
+// The kernel writes them to memory that it shares with this process (a packet socket with
+// TPACKET_V3), with its own time of reception in nanoseconds. It sees only what passes
+// through it: RNICs send and receive RDMA past the kernel, so their traffic is captured at
+// another host's interface behind a switch's mirror port, or with the vendor's tools.
 type Live struct {
 	name string
 	link frame.Link
-	loop bool // what leaves comes in again
+	loop bool // loopback: a frame that is sent is received again
 	file *os.File
 	conn syscall.RawConn
 	n    int    // records so far
@@ -82,14 +81,14 @@ type Live struct {
 	mu    sync.Mutex // for what follows
 	ring  []byte     // nil after Close
 	at    int        // offset of the block that is read, or comes next
-	held  bool       // that block is ours
+	held  bool       // this process owns that block
 	left  int        // frames of it that were not read
 	pos   int        // offset in the ring of the next frame's header
 	stats LiveStats
 }
 
-// OpenLive begins to read from the named interface. It needs the right to (root, or
-// the capability CAP_NET_RAW), and fails with ErrLive, which says what to do.
+// OpenLive begins to read from the named interface. It needs root or the capability
+// CAP_NET_RAW. Its errors wrap ErrLive and say what to do.
 func OpenLive(name string, cfg LiveConfig) (*Live, error) {
 	l := &Live{name: name}
 	fail := func(err error) (*Live, error) {
@@ -158,7 +157,7 @@ func (l *Live) readKind(index int) error {
 		}
 		return nil
 	}
-	return errors.New("it went away")
+	return errors.New("the interface was removed")
 }
 
 func (l *Live) setUp(fd, index int, cfg LiveConfig) error {
@@ -241,7 +240,7 @@ func (l *Live) Next(rec *Record) error {
 	}
 }
 
-// status is where the kernel and we say whose the block at hand is.
+// status says whether the kernel or this process owns the current block.
 func (l *Live) status() *uint32 { return (*uint32)(unsafe.Pointer(&l.ring[l.at+blockStatus])) }
 
 // release gives the block that was read back to the kernel.
@@ -296,8 +295,8 @@ func (l *Live) wait() error {
 	return nil
 }
 
-// read copies the frame at pos and goes on to the next. It reports false for a
-// frame that leaves a loopback interface, since it comes in again.
+// read copies the frame at pos and goes on to the next. It reports false for a frame that a
+// loopback interface sends, since it is received as well.
 func (l *Live) read(rec *Record) bool {
 	h := l.ring[l.pos:]
 	u32 := func(at int) uint32 { return binary.NativeEndian.Uint32(h[at:]) }

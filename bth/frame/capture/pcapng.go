@@ -80,7 +80,7 @@ func (d *Reader) end(size int64) error {
 	return nil
 }
 
-// insideBlock turns a clean end into a cut one: the block had begun.
+// insideBlock turns io.EOF into ErrTruncated: the block had begun.
 func insideBlock(err error) error {
 	if err == io.EOF {
 		return ErrTruncated
@@ -244,7 +244,7 @@ func (d *Reader) packet(rec *Record, typ uint32, size int64) error {
 		id, n = int(d.u32(b[8:])), int64(d.u32(b[20:]))
 	}
 	if id < 0 || id >= len(d.ifaces) {
-		return d.corrupt("a packet of interface %d, of which there is no description", id)
+		return d.corrupt("a packet of interface %d, which has no interface description block", id)
 	}
 	i := &d.ifaces[id]
 	var wire int64

@@ -20,10 +20,10 @@ var (
 	ErrInterface = errors.New("capture: no such interface")
 )
 
-// maxWire is the longest frame that the Reader believes.
+// maxWire is the longest frame that the Reader accepts.
 const maxWire = 1 << 30
 
-// checkSizes refuses what a Reader would.
+// checkSizes refuses the sizes that a Reader refuses.
 func checkSizes(captured, wire int) error {
 	switch {
 	case captured > MaxData:
@@ -144,12 +144,11 @@ func (w *NGWriter) AddInterface(i Interface) (int, error) {
 	return w.ifaces - 1, nil
 }
 
-// Write writes a record of interface rec.Iface with comments, of which each has at
-// most 65535 bytes of UTF-8. Number and Link are not looked at, and a record
-// without a time gets the first moment of 1970. It fails with ErrInterface; with
-// ErrTime for times before 1970 or after July 2554, whose nanoseconds exceed 64
-// bits; with ErrSize for more than MaxData bytes of data or a comment that is too
-// long. Nothing is written then.
+// Write writes a record of interface rec.Iface with comments, of which each has at most
+// 65535 bytes of UTF-8. Number and Link are ignored, and a record without a time gets
+// 1970-01-01 00:00 UTC. It fails with ErrInterface; with ErrTime for times before 1970 or
+// after July 2554, whose nanoseconds exceed 64 bits; with ErrSize for more than MaxData
+// bytes of data or a comment that is too long. Nothing is written then.
 func (w *NGWriter) Write(rec *Record, comments ...string) error {
 	if rec.Iface < 0 || rec.Iface >= w.ifaces {
 		return fmt.Errorf("%w: %d of %d", ErrInterface, rec.Iface, w.ifaces)

@@ -1,11 +1,11 @@
-// Package hpcc is HPCC, the congestion control that goes by what switches write into
-// packets: Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019. Where
-// the paper leaves something open the code published with it decides; that is said
-// at each place.
+// Package hpcc is HPCC, the congestion control by telemetry that switches write into
+// packets: Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019. Where the
+// paper leaves something open, this package follows the code published with it, and a
+// comment says so.
 //
-// From two records of the same output a sender knows how busy the link is and what
-// waits before it. It holds the bytes in flight over the busiest link of its path to
-// Eta of what the link holds in a round trip, by a window and a rate at once:
+// From two records of the same output a sender computes how busy the link is and how much
+// waits for it. By a window and a rate together, it keeps the bytes in flight over the
+// busiest link of its path at Eta of what the link carries in a round trip:
 //
 //	u = txRate/line + min(queue now, queue before)/(line x BaseRTT)   the largest of the path
 //	U = U (1 - tau/BaseRTT) + u tau/BaseRTT                           tau the time between the records
@@ -16,9 +16,9 @@
 // Every acknowledgement gives an R, and once a round trip Rc becomes R. A flow begins
 // at line rate, with U = 1. The first acknowledgement only stores records.
 //
-// It works where data can carry records, see [congestion.NeedINT]. Records of
-// different outputs in a row (packet spraying, a changed route of equal length and
-// speed) are not told apart.
+// It works where data can carry records, see [congestion.NeedINT]. Records of different
+// outputs in a row (packet spraying, a changed route of equal length and speed) cannot be
+// distinguished.
 package hpcc
 
 import (
@@ -34,10 +34,10 @@ var ErrParams = errors.New("hpcc: bad parameter")
 
 // Params are the parameters. Start from [Defaults].
 type Params struct {
-	// Eta is the use of links that is aimed at, 0.01 .. 1.
+	// Eta is the target utilization of links, 0.01 .. 1.
 	Eta float64
-	// MaxStage is how many additive steps in a row there are before one by U, 0 ..
-	// 1000. With 0 every step goes by U.
+	// MaxStage is how many additive steps in a row are made before one that is scaled by U,
+	// 0 .. 1000. With 0 every step is scaled by U.
 	MaxStage int
 	// AI is what each step adds to the rate, in bits per second; 0 means 10 Mb/s for
 	// each 25 Gb/s of line rate. N flows over a link of C bits per second keep its
@@ -109,7 +109,7 @@ type port struct {
 func (p *port) Needs() congestion.Needs       { return congestion.NeedINT }
 func (p *port) Receiver() congestion.Receiver { return p }
 
-// Received has each packet's records sent back.
+// Received asks to send each packet's records back.
 func (p *port) Received(int64, *congestion.Arrival) congestion.Action { return congestion.EchoINT }
 
 func (p *port) Flow() congestion.Flow {
@@ -156,8 +156,7 @@ func (f *flow) Acked(now int64, a *congestion.Ack) {
 	}
 }
 
-// measure brings U up to date, unless the records are those that are there already,
-// or of another path.
+// measure updates U, unless the records are the same as before, or of another path.
 func (f *flow) measure(hops []congestion.Hop) bool {
 	p := f.port
 	most, tau := -1.0, 0.0

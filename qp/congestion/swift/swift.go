@@ -13,8 +13,8 @@
 // between a/sqrt(cwnd) - a/sqrt(FsMax): flows with small windows are many, and their
 // queues vary more.
 //
-// The delay is that of the fabric and the receiver together, as the port measures it:
-// the paper's second window, for the receiver's own delay, has no place here.
+// The delay is that of the fabric and the receiver together, as the port measures it: the
+// paper's second window, for the receiver's own delay, is not implemented.
 package swift
 
 import (
@@ -33,7 +33,7 @@ var ErrParams = errors.New("swift: bad parameter")
 type Params struct {
 	BaseTarget time.Duration // target of a path without hops, 1 us .. 10 ms
 	HopScale   time.Duration // for each hop, 0 .. 1 ms
-	Hops       int           // of flows that are not told theirs (SetHops), 0 .. 64
+	Hops       int           // of flows without SetHops, 0 .. 64
 	FsRange    time.Duration // most that the window's size adds, 0 .. 10 ms
 	FsMin      float64       // packets at which it does, more than 0
 	FsMax      float64       // packets from which nothing is added, more than FsMin
@@ -42,7 +42,7 @@ type Params struct {
 	MaxMDF     float64       // most that one decrease takes, 0 .. 0.99
 	MinCwnd    float64       // floor, packets, 0.0001 .. 1
 	MaxCwnd    float64       // ceiling, packets, 1 .. 10^6
-	// InitCwnd is where flows begin, in packets; 0 means what the line sends in
+	// InitCwnd is the window of a new flow, in packets; 0 means what the line sends in
 	// BaseTarget.
 	InitCwnd float64
 	// RetxReset is after how many timeouts in a row the window goes to MinCwnd.
@@ -199,7 +199,7 @@ func (f *flow) Acked(now int64, a *congestion.Ack) {
 	f.set(f.cwnd + float64(add)) // the conversion: see package congestion
 }
 
-// decrease takes the part by of the window, at most once a round trip.
+// decrease reduces the window by the fraction by, at most once a round trip.
 func (f *flow) decrease(by float64) {
 	if f.decreased != 0 && float64(f.now-f.decreased) < f.rtt {
 		return

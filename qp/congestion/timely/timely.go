@@ -11,12 +11,12 @@
 //	gradient <= 0:   rate + Delta, 5 Delta from the fifth time in a row on
 //	else:            rate x (1 - Beta gradient), never less than 0
 //
-// It has no unique fixed point (Zhu et al., "ECN or Delay: Lessons Learnt from
-// Analysis of DCQCN and TIMELY", CoNEXT 2016): flows that begin unequal stay so,
-// since the faster one completes segments, and takes its steps, more often. Where a
-// segment takes less than a round trip all take as many steps, and come to share: two
-// flows on 10 Gb/s that begin at 7 and 3 Gb/s stay there with segments of 64 KB, come
-// together within 100 ms with 16 KB, and within 30 ms with a step each round trip.
+// It has no unique fixed point (Zhu et al., "ECN or Delay: Lessons Learnt from Analysis of
+// DCQCN and TIMELY", CoNEXT 2016): flows that start with unequal rates keep them, since the
+// faster one completes segments, and so makes its steps, more often. Where a segment takes
+// less than a round trip all make as many steps and converge: two flows on 10 Gb/s that
+// start at 7 and 3 Gb/s stay there with segments of 64 KB, converge within 100 ms with 16
+// KB, and within 30 ms with a step each round trip.
 package timely
 
 import (
@@ -36,16 +36,16 @@ type Params struct {
 	Beta   float64       // strength of a decrease, 0 .. 1
 	TLow   time.Duration // below it the rate only rises, 0 .. THigh
 	THigh  time.Duration // above it the rate only falls, at most 100 ms
-	MinRTT time.Duration // what differences are compared with, 100 ns .. 10 ms
+	MinRTT time.Duration // the divisor of diff, 100 ns .. 10 ms
 	// Delta is the additive step, in bits per second; 0 means 10 Mb/s for each 10
 	// Gb/s of line rate.
 	Delta uint64
-	// Segment is how many bytes are acknowledged between two steps at least; 0 leaves
-	// the round trip alone, as the code that was published with HPCC does.
+	// Segment is the least number of bytes acknowledged between two steps, 0 .. 2^30; with
+	// 0 a step is made each round trip, as in the code that was published with HPCC.
 	Segment  int
 	HAI      int    // gradients <= 0 in a row from which on 5 Delta are added, 1 .. 1000
 	MinRate  uint64 // floor of the rate, bits per second, at least 1
-	InitRate uint64 // where flows begin, bits per second; 0 means the line rate
+	InitRate uint64 // rate of a new flow, bits per second; 0 means the line rate
 }
 
 // Defaults returns alpha 0.875, beta 0.8, T_low 50 us, T_high 500 us and a least
