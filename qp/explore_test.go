@@ -320,7 +320,7 @@ var exFaultTable = []exFault{
 		".", "TestExplore$/the_peer_reads"},
 	{"a late NAK after an RNR wait spends a retry", "requester_receive.go", []string{
 		"if r.rnr.alone {", "if false {",
-		"r.retry.left = r.attr.RetryCnt // the peer lives", ""},
+		"r.retry.left = r.attr.RetryCnt // the peer is alive", ""},
 		".", "TestExplore$/no_receives,_a_peer"},
 	{"the credit limit is ignored after going back", "requester_send.go", []string{"if r.credit.on && r.limited(w, w.ssn) &&", "if r.win.next == r.win.sent && r.credit.on && r.limited(w, w.ssn) &&"},
 		".", "TestExplore$/credits"},
