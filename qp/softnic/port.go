@@ -191,7 +191,7 @@ type Port struct {
 	grh   [qp.GRHSize]byte
 	// network is room for the header that grhOf makes, with all options.
 	network [60]byte
-	event   eventList
+	events  fifo
 }
 
 type gid struct {

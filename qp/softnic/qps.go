@@ -38,19 +38,17 @@ type QP struct {
 
 	call *Call // that made its connection
 
-	sendCQ, recvCQ     *CQ
-	sendNode, recvNode cqNode
-	next, prev         *QP // in a list of those that are ready
-	eventNext          *QP
+	sendCQ, recvCQ                *CQ
+	sendNode, recvNode, eventNode node
+	next, prev                    *QP // in a list of those that are ready
 
-	due, paced  int64 // deadline in the heap; end of a wait for the pacer
-	heapAt      int32
-	prio        uint8 // of a connected QP's data
-	readyPrio   uint8 // of the list that it is in
-	queued      bool
-	eventQueued bool
-	unresolved  bool // waits for a hardware address
-	toSelf      bool // connected, to an address of its own port
+	due, paced int64 // deadline in the heap; end of a wait for the pacer
+	heapAt     int32
+	prio       uint8 // of a connected QP's data
+	readyPrio  uint8 // of the list that it is in
+	queued     bool
+	unresolved bool // waits for a hardware address
+	toSelf     bool // connected, to an address of its own port
 }
 
 // CreateQP makes a QP in Reset. QP 1, the GSI, is a UD QP. The errors are ErrNoQP
@@ -92,7 +90,7 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 		return nil, err
 	}
 	q := &QP{port: p, m: m, sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ, heapAt: -1}
-	q.sendNode.q, q.recvNode.q = q, q
+	q.sendNode.q, q.recvNode.q, q.eventNode.q = q, q, q
 	q.recvNode.recv = true
 	q.rate = p.cc.newLimiter(&c)
 	p.qps[p.place(qpn)] = q

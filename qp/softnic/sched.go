@@ -185,7 +185,7 @@ func (p *Port) collect(q *QP, of qp.Pending) {
 			q.recvCQ.push(&q.recvNode)
 		}
 		if has&qp.PendingEvent != 0 {
-			p.event.push(q)
+			p.events.push(&q.eventNode)
 		}
 	}
 	p.reschedule(q)
@@ -214,38 +214,21 @@ func (p *Port) reschedule(q *QP) {
 // CQ is a completion queue. It holds no completions itself, but knows which QPs
 // have some, and so never overflows: what is not polled stays with its QP, whose
 // queues have room for it.
-type CQ struct {
-	head, tail *cqNode
-}
+type CQ struct{ fifo fifo }
 
 // NewCQ returns a completion queue. QPs of any port may share it.
 func NewCQ() *CQ { return new(CQ) }
 
-type cqNode struct {
-	q      *QP
-	next   *cqNode
-	queued bool
-	recv   bool
-}
-
-func (c *CQ) push(n *cqNode) {
-	if c == nil || n.queued {
-		return
+func (c *CQ) push(n *node) {
+	if c != nil {
+		c.fifo.push(n)
 	}
-	n.queued, n.next = true, nil
-	if c.tail == nil {
-		c.head = n
-	} else {
-		c.tail.next = n
-	}
-	c.tail = n
 }
 
 // Poll takes a completion (ibv_poll_cq). It reports false when there is none.
 // Completions of one work queue come in order.
 func (c *CQ) Poll(wc *qp.Completion) bool {
-	for c.head != nil {
-		n := c.head
+	for n := c.fifo.head; n != nil; n = c.fifo.head {
 		ok := false
 		if n.recv {
 			ok = n.q.m.NextRecvCompletion(wc)
@@ -255,35 +238,68 @@ func (c *CQ) Poll(wc *qp.Completion) bool {
 		if ok {
 			return true
 		}
-		if c.head = n.next; c.head == nil {
-			c.tail = nil
-		}
-		n.queued, n.next = false, nil
+		c.fifo.pop()
 	}
 	return false
 }
 
 // drop takes n out, when its QP goes.
-func (c *CQ) drop(n *cqNode) {
-	if c == nil || !n.queued {
+func (c *CQ) drop(n *node) {
+	if c != nil {
+		c.fifo.drop(n)
+	}
+}
+
+// fifo is a queue of QPs that have something to fetch, each once. A QP has a node for
+// each queue that it may be in.
+type fifo struct{ head, tail *node }
+
+type node struct {
+	q      *QP
+	next   *node
+	queued bool
+	recv   bool // in a CQ: for receives
+}
+
+func (l *fifo) push(n *node) {
+	if n.queued {
 		return
 	}
-	var prev *cqNode
-	for x := c.head; x != nil; prev, x = x, x.next {
-		if x != n {
-			continue
-		}
-		if prev == nil {
-			c.head = n.next
-		} else {
-			prev.next = n.next
-		}
-		if c.tail == n {
-			c.tail = prev
-		}
-		n.queued, n.next = false, nil
+	n.queued, n.next = true, nil
+	if l.tail == nil {
+		l.head = n
+	} else {
+		l.tail.next = n
+	}
+	l.tail = n
+}
+
+// pop takes out the first, of which there must be one.
+func (l *fifo) pop() {
+	n := l.head
+	if l.head = n.next; l.head == nil {
+		l.tail = nil
+	}
+	n.queued, n.next = false, nil
+}
+
+// drop takes out n, wherever it is.
+func (l *fifo) drop(n *node) {
+	if !n.queued {
 		return
 	}
+	if l.head == n {
+		l.pop()
+		return
+	}
+	prev := l.head
+	for prev.next != n {
+		prev = prev.next
+	}
+	if prev.next = n.next; l.tail == n {
+		l.tail = prev
+	}
+	n.queued, n.next = false, nil
 }
 
 // Event is something that happened to a QP.
@@ -292,34 +308,15 @@ type Event struct {
 	Event qp.Event
 }
 
-type eventList struct{ head, tail *QP }
-
-func (l *eventList) push(q *QP) {
-	if q.eventQueued {
-		return
-	}
-	q.eventQueued, q.eventNext = true, nil
-	if l.tail == nil {
-		l.head = q
-	} else {
-		l.tail.eventNext = q
-	}
-	l.tail = q
-}
-
 // NextEvent takes an event (ibv_get_async_event), or reports false when there is
 // none.
 func (p *Port) NextEvent(e *Event) bool {
-	for p.event.head != nil {
-		q := p.event.head
-		if q.port != nil && q.m.NextEvent(&e.Event) {
+	for n := p.events.head; n != nil; n = p.events.head {
+		if q := n.q; q.port != nil && q.m.NextEvent(&e.Event) {
 			e.QP = q
 			return true
 		}
-		if p.event.head = q.eventNext; p.event.head == nil {
-			p.event.tail = nil
-		}
-		q.eventQueued, q.eventNext = false, nil
+		p.events.pop()
 	}
 	return false
 }
