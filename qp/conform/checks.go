@@ -15,6 +15,8 @@ const (
 	asOpcode
 	asSyndrome
 	asHex
+	asAttribute
+	asRejected
 )
 
 // Checks. The names begin with what they look at.
@@ -49,6 +51,11 @@ const (
 	CNPTooOften
 	ECNUnanswered
 	CMStartingPSN
+	CMTransaction
+	CMRepeats
+	CMDisconnects
+	CMRejected
+	CMHeader
 
 	SizeEmptyLast
 	SizeAboveLimit
@@ -180,7 +187,12 @@ var checks = [checkCount]checkInfo{
 	CNPWithoutBECN:   {RuleCNP, Breach, "cnp-becn", "BECN should be set in a CNP; it is clear", 0, 0},
 	CNPTooOften:      {RuleCNPGap, Breach, "cnp-gap", "CNPs of a flow should be at least {want} apart; this comes after {got}", asTime, asTime},
 	ECNUnanswered:    {RuleECN, Note, "ecn-unanswered", "{got} packets were marked congestion experienced, and their receiver, which sent other packets, sent no CNP", 0, 0},
-	CMStartingPSN:    {RuleCM, Breach, "cm-psn", "connection management set the first PSN to {want}; this request's, {got}, comes before it", 0, 0},
+	CMStartingPSN:    {RuleCM12, Breach, "cm-psn", "connection management set the first PSN to {want}; this request's, {got}, comes before it", 0, 0},
+	CMTransaction:    {RuleCM10, Breach, "cm-transaction", "a message of connection management should repeat the transaction ID {want} of what it responds to; it has {got}", asHex, asHex},
+	CMRepeats:        {RuleCM01, Breach, "cm-repeats", "a message of connection management that is sent again should be the same; this {got} has other content", 0, asAttribute},
+	CMDisconnects:    {RuleCM07, Breach, "cm-disconnect", "a DREQ should name its receiver's QP number, {want}; it names {got}", asHex, asHex},
+	CMRejected:       {RuleCM08, Breach, "cm-rejected", "a REJ should refuse a message of its receiver; it says that it refuses the {got} that its sender sent", 0, asRejected},
+	CMHeader:         {RuleCM17, Breach, "cm-header", "RDMA-CM's addressing header should begin with version 0 and IP version 4 or 6; it begins with {got}", 0, asHex},
 
 	SizeEmptyLast:      {RuleRS06, Breach, "last-empty", "a Last packet should carry 1 byte or more; this carries none (PSN {psn})", 0, 0},
 	SizeAboveLimit:     {RuleRQ01, Breach, "message-size", "a message should have at most {want} bytes; this has {got} (PSN {psn})", 0, 0},

@@ -9,6 +9,7 @@ import (
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp/cm"
 )
 
 // Severity says how much a finding matters.
@@ -67,7 +68,12 @@ const (
 	RuleCNP      // layout of a congestion notification packet
 	RuleCNPGap   // the notification point's least gap
 	RuleECN      // CA17-44: marks are answered by CNPs
-	RuleCM       // what REQ and REP said is kept
+	RuleCM01     // a message of connection management is sent again as it was
+	RuleCM07     // a DREQ names the receiver's QP number
+	RuleCM08     // a REJ refuses what the receiver sent
+	RuleCM10     // transaction IDs
+	RuleCM12     // the starting PSNs of REQ and REP are kept
+	RuleCM17     // RDMA-CM's addressing header
 
 	// Requester.
 	RuleRQ01 // message sizes
@@ -127,7 +133,8 @@ var ruleNames = [rules]string{
 	RuleNone: "NONE", RuleLength: "LENGTH", RuleFragment: "FRAGMENT", RuleOpcode: "OPCODE", RuleVersion: "VERSION",
 	RuleICRC: "ICRC", RuleReserved: "RESERVED", RulePKey: "PKEY", RuleIPv4: "IPV4", RuleUDPSum: "UDPSUM",
 	RuleDestQP: "DESTQP", RuleAckReq: "ACKREQ", RuleFECN: "FECN", RuleSyndrome: "RQ-30", RuleSPort: "SPORT",
-	RuleCNP: "CNP", RuleCNPGap: "CNP-GAP", RuleECN: "CA17-44", RuleCM: "CM",
+	RuleCNP: "CNP", RuleCNPGap: "CNP-GAP", RuleECN: "CA17-44",
+	RuleCM01: "CM-1", RuleCM07: "CM-7", RuleCM08: "CM-8", RuleCM10: "CM-10", RuleCM12: "CM-12", RuleCM17: "CM-17",
 	RuleRQ01: "RQ-01", RuleRQ02: "RQ-02", RuleRQ03: "RQ-03", RuleRQ06: "RQ-06", RuleRQ07: "RQ-07", RuleRQ10: "RQ-10", RuleRQ15: "RQ-15",
 	RuleRQ16: "RQ-16", RuleRQ22: "RQ-22", RuleRQ23: "RQ-23", RuleRQ27: "RQ-27", RuleRQ28: "RQ-28",
 	RuleRS03: "RS-03", RuleRS05: "RS-05", RuleRS06: "RS-06", RuleRS07: "RS-07", RuleRS09: "RS-09", RuleRS10: "RS-10", RuleRS13: "RS-13",
@@ -197,6 +204,10 @@ func argument(as format, v uint64) string {
 	switch as {
 	case asTime:
 		return time.Duration(v).String()
+	case asAttribute:
+		return cm.AttributeID(v).String()
+	case asRejected:
+		return cm.MessageRejected(v).String()
 	case asOpcode:
 		return bth.Opcode(v).String()
 	case asSyndrome:
@@ -235,7 +246,12 @@ var ruleTitles = [rules]string{
 	RuleCNP:        "the layout of a congestion notification packet",
 	RuleCNPGap:     "CNPs of a flow keep the least gap",
 	RuleECN:        "marked packets are answered by CNPs",
-	RuleCM:         "what REQ and REP said is kept",
+	RuleCM01:       "times and repetitions",
+	RuleCM07:       "DREQ",
+	RuleCM08:       "REJ",
+	RuleCM10:       "transaction IDs",
+	RuleCM12:       "starting PSNs",
+	RuleCM17:       "the addressing header",
 	RuleRQ01:       "a message is cut at the path MTU",
 	RuleRQ02:       "a request packet takes one PSN, a READ one for each response",
 	RuleRQ03:       "payload is padded to four bytes",

@@ -19,6 +19,7 @@ type conn struct {
 	mtu      int
 	depth    int // READs and atomics that the sender of REQ sends at a time
 	taken    int // and takes
+	call     call
 }
 
 // manage follows connection management: REQ and REP tell both QP numbers, both
@@ -30,6 +31,9 @@ func (w *Watcher) manage() {
 	}
 	src, dst := unmapped(w.f.Src), unmapped(w.f.Dst)
 	grh := w.streams[w.newest].grh
+	if c, side := w.callOf(w.ids()); c != nil {
+		w.judgeCall(c, side, b)
+	}
 	switch w.msg.Header.AttributeID {
 	case cm.AttrREQ:
 		q := &w.msg.REQ
@@ -38,7 +42,13 @@ func (w *Watcher) manage() {
 			c = &w.conns[w.cmAt%len(w.conns)]
 			w.cmAt++
 		}
-		*c = conn{used: true, src: src, dst: dst, grh: grh, commID: q.LocalCommID, qp: q.LocalQPN, psn: q.StartingPSN,
+		told := call{tid: w.msg.Header.TransactionID, ids: [2]uint32{q.LocalCommID}, qps: [2]uint32{q.LocalQPN}, req: w.now}
+		if c.src == src && c.dst == dst && c.call.again(&told, int64(w.cfg.Idle)) {
+			told, told.req = c.call, w.now
+		}
+		w.repeats(&told, 0, b)
+		w.judgeHeader(q.ServiceID, q.PrivateData)
+		*c = conn{used: true, call: told, src: src, dst: dst, grh: grh, commID: q.LocalCommID, qp: q.LocalQPN, psn: q.StartingPSN,
 			mtu: q.PathPacketPayloadMTU.Bytes(), depth: int(q.InitiatorDepth), taken: int(q.ResponderResources)}
 	case cm.AttrREP:
 		q := &w.msg.REP
@@ -52,6 +62,8 @@ func (w *Watcher) manage() {
 		w.report(w.streams[w.newest], Rejected, 0, uint64(w.msg.REJ.Reason), 0)
 	case cm.AttrDREQ:
 		w.report(w.streams[w.newest], Disconnected, 0, uint64(w.msg.DREQ.RemoteQPNEECN), 0)
+	case cm.AttrSIDRREQ:
+		w.judgeHeader(w.msg.SIDRREQ.ServiceID, w.msg.SIDRREQ.PrivateData)
 	case cm.AttrSIDRREP:
 		q := &w.msg.SIDRREP
 		if q.Status != 0 {

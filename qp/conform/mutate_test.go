@@ -1,6 +1,7 @@
 package conform_test
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/conform"
 )
 
@@ -81,6 +83,17 @@ var faults = []fault{
 	{"first PSN before the agreed one", "cm-rping", conform.CMStartingPSN, func(tp *tape) {
 		tp.edit(13, func(f ff) { f.Packet.PSN = f.Packet.PSN.Add(-2) }).edit(14, func(f ff) { f.Packet.PSN = f.Packet.PSN.Add(-2) })
 	}},
+	{"transaction ID of a REP", "cm-rping", conform.CMTransaction, set(11, func(f ff) { f.Packet.Payload[15]++ })},
+	{"transaction ID of a RTU", "cm-rping", conform.CMTransaction, set(12, func(f ff) { f.Packet.Payload[8]++ })},
+	{"transaction ID of a DREP", "cm-rping-ipv6", conform.CMTransaction, inManagement(cm.AttrDREP, func(b []byte) { b[15]++ })},
+	{"transaction ID of a REJ", "cm-reject", conform.CMTransaction, inManagement(cm.AttrREJ, func(b []byte) { b[15]++ })},
+	{"REQ that changes", "cm-rping", conform.CMRepeats, func(tp *tape) { tp.again(10, 10, ms).edit(11, func(f ff) { f.Packet.Payload[250]++ }) }},
+	{"REP that changes", "cm-rping", conform.CMRepeats, func(tp *tape) { tp.again(11, 11, ms).edit(12, func(f ff) { f.Packet.Payload[250]++ }) }},
+	{"RTU that changes", "cm-rping", conform.CMRepeats, func(tp *tape) { tp.again(12, 12, ms).edit(13, func(f ff) { f.Packet.Payload[40]++ }) }},
+	{"DREQ of another QP", "cm-rping", conform.CMDisconnects, inManagement(cm.AttrDREQ, func(b []byte) { b[34]++ })},
+	{"REJ of its own REP", "cm-reject", conform.CMRejected, inManagement(cm.AttrREJ, func(b []byte) { b[32] = 1 << 6 })},
+	{"IP version 5 in the addressing header", "cm-rping", conform.CMHeader, inManagement(cm.AttrREQ, func(b []byte) { b[24+140+1] = 0x50 })},
+	{"version 1 of the addressing header, SIDR", "cm-udaddy", conform.CMHeader, inManagement(cm.AttrSIDRREQ, func(b []byte) { b[24+16] = 0x10 })},
 	{"Last where a connection begins", "cm-rping", conform.OrderAtStart, set(13, func(f ff) { f.Packet.Opcode = bth.RCSendLast })},
 	{"MSN of a new connection", "cm-rping", conform.MSNWrong, set(14, func(f ff) { f.Packet.AETH.MSN = 999 })},
 	{"another Q_Key than agreed", "cm-udaddy", conform.DatagramQKey, set(13, func(f ff) { f.Packet.DETH.QKey++ })},
@@ -319,6 +332,20 @@ func creditless(tp *tape) {
 		put(n, ms)
 	}
 	tp.recs = out
+}
+
+// inManagement edits a message of connection management.
+func inManagement(id cm.AttributeID, edit func(b []byte)) func(*tape) {
+	return func(tp *tape) {
+		tp.all(func(_ int, f ff) bool {
+			b := f.Packet.Payload
+			if f.Packet.DestQP != 1 || len(b) < cm.Size || cm.AttributeID(binary.BigEndian.Uint16(b[16:])) != id {
+				return false
+			}
+			edit(b)
+			return true
+		})
+	}
 }
 
 // asXRC makes every RC packet one of XRC.

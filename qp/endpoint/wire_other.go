@@ -4,6 +4,7 @@ package endpoint
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"syscall"
 )
@@ -29,3 +30,23 @@ func forceReadBuffer(uintptr, int) {}
 
 // socketDrops: no other system says.
 func socketDrops(syscall.Conn) uint64 { return 0 }
+
+const (
+	batchSize = 1
+	maxJoined = 0
+)
+
+// batch is not there: udpOptions refuses a UDP wire before one is made.
+type batch struct {
+	bufs  [batchSize][]byte
+	split bool
+}
+
+func newBatch(*net.UDPConn, netip.Addr, bool) (*batch, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (*batch) recv() (int, error)                         { return 0, errors.ErrUnsupported }
+func (*batch) get(int) (b []byte, from netip.AddrPort)    { return nil, from }
+func (*batch) put(i, skip int, to netip.AddrPort, _ bool) {}
+func (*batch) send() error                                { return errors.ErrUnsupported }
