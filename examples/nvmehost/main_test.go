@@ -53,7 +53,7 @@ func TestProgram(t *testing.T) {
 	require.Contains(t, errs.String(), "there is no such subsystem")
 	errs.Reset()
 	require.Equal(t, 1, run([]string{"-segment", a + "," + b, "-to", "192.0.2.2:99"}, io.Discard, &errs))
-	require.Contains(t, errs.String(), "nobody listens there")
+	require.Contains(t, errs.String(), "the peer has no listener")
 	time.AfterFunc(500*time.Millisecond, func() { cmd.Process.Kill() })
 	errs.Reset()
 	require.Equal(t, 1, run([]string{"-segment", a + "," + b, "-to", "192.0.2.2", "-verify", "1048576", "-n", "1000000", "-limit", "6s"}, io.Discard, &errs))

@@ -164,7 +164,7 @@ func TestOpenErrors(t *testing.T) {
 	c, err := net.ListenPacket("udp", "127.0.0.2:4791")
 	require.NoError(t, err)
 	defer c.Close()
-	for addr, want := range map[string]string{"127.0.0.2": "set ROCE_ADDR to another", "192.0.2.1": "no address of this host", "x": "no IP address"} {
+	for addr, want := range map[string]string{"127.0.0.2": "set ROCE_ADDR to another", "192.0.2.1": "not an address of this host", "x": "no IP address"} {
 		out, err := command(t.Context(), addr, nil, "ibv_devinfo").CombinedOutput()
 		require.Error(t, err)
 		require.Contains(t, string(out), want)

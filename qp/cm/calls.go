@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Request is what an active side asks for.
+// Request holds what an active side requests.
 type Request struct {
 	Addr    Address
 	Service ServiceID
-	// CMA is RDMA-CM's header, for a service of RDMA-CM; nil leaves it out.
+	// CMA is RDMA-CM's header, for a service of RDMA-CM; nil: no header.
 	CMA         *CMAHeader
-	PrivateData []byte // REQ: 92 bytes, 56 behind RDMA-CM's header; SIDR_REQ: 216 and 180
+	PrivateData []byte // REQ: at most 92 bytes, 56 after RDMA-CM's header; SIDR_REQ: 216 and 180
 
 	Transport         TransportServiceType
 	ExtendedTransport uint8
@@ -19,8 +19,8 @@ type Request struct {
 	StartingPSN       uint32 // the first PSN that this side expects
 	PKey              uint16
 	PathMTU           MTU
-	// ResponderResources and InitiatorDepth are the READs and atomics that this
-	// side takes, and sends, at a time.
+	// ResponderResources and InitiatorDepth are the READs and ATOMICs that this side
+	// accepts, and sends, at a time.
 	ResponderResources, InitiatorDepth uint8
 	RetryCnt, RNRRetry                 uint8
 	SRQ, FlowControl                   bool
@@ -33,7 +33,7 @@ type Request struct {
 	VendorID, Options uint32 // enhanced connection establishment
 }
 
-// Reply is what a passive side agrees to.
+// Reply holds what a passive side accepts.
 type Reply struct {
 	QPN         uint32
 	StartingPSN uint32 // the first PSN that this side expects
@@ -44,12 +44,12 @@ type Reply struct {
 	RNRRetry                           uint8
 	SRQ, FlowControl                   bool
 	VendorID, Options                  uint32
-	PrivateData                        []byte // 196 bytes
+	PrivateData                        []byte // at most 196 bytes
 }
 
-// Connect begins a call with a REQ and returns its number. It ends with an
-// EventReply, EventRejected or EventUnreachable. The errors are ErrFull, and
-// ErrRange and ErrTooLong for values that do not fit.
+// Connect starts a call with a REQ and returns its local communication ID. The outcome is
+// an EventReply, EventRejected or EventUnreachable. The errors are ErrFull, and ErrRange
+// and ErrTooLong for values that do not fit.
 func (m *Machine) Connect(now time.Time, r *Request) (id uint32, err error) {
 	m.at(now)
 	hops := r.HopLimit
@@ -102,10 +102,9 @@ func (r *Request) private() []byte {
 	return append(r.CMA.AppendTo(make([]byte, 0, CMAHeaderSize+len(r.PrivateData))), r.PrivateData...)
 }
 
-// Accept answers a request with a REP, and returns the attributes with which the
-// queue pair is to be ready to send before NextMAD is called. An EventEstablished
-// tells when the peer is ready too. The errors are ErrCall, ErrState, ErrRange and
-// ErrTooLong.
+// Accept responds to a request with a REP, and returns the attributes of the queue pair,
+// which must be in RTS before NextMAD is called. EventEstablished follows when the peer is
+// ready too. The errors are ErrCall, ErrState, ErrRange and ErrTooLong.
 func (m *Machine) Accept(now time.Time, id uint32, r *Reply) (Attr, error) {
 	m.at(now)
 	c, err := m.in1(id, ReqReceived, MRAReqSent)
@@ -147,8 +146,8 @@ func (m *Machine) in1(id uint32, a, b State) (*call, error) {
 	return c, nil
 }
 
-// Ready answers a REP with an RTU, after the queue pair was made ready to send:
-// the connection is established. The errors are ErrCall, ErrState and ErrTooLong.
+// Ready responds to a REP with an RTU, after the queue pair has gone to RTS: the connection
+// is established. The errors are ErrCall, ErrState and ErrTooLong.
 func (m *Machine) Ready(id uint32, private []byte) error {
 	c, err := m.in1(id, RepReceived, MRARepSent)
 	if err != nil {
@@ -165,9 +164,9 @@ func (m *Machine) Ready(id uint32, private []byte) error {
 	return nil
 }
 
-// CommEst tells that the first packet came on the call's queue pair: the peer is
-// ready, whether its RTU came or not (rule CM-6). It does nothing in other states
-// than those that wait for RTU.
+// CommEst reports that the first packet was received on the call's queue pair: the peer is
+// ready, whether or not its RTU has arrived (rule CM-6). It has an effect only in states
+// that wait for RTU.
 func (m *Machine) CommEst(id uint32) {
 	if c := m.find(id); c != nil && (c.state == RepSent || c.state == MRARepReceived) {
 		m.established(c, nil)
@@ -210,10 +209,9 @@ func (m *Machine) reject(c *call, reason Reason, info, private []byte) {
 	m.end(c, EventRejected)
 }
 
-// Disconnect ends a call whatever its state. An established one ends with a DREQ
-// or, when the peer's has come, a DREP; others with a REJ, for which private is
-// left out, and an EventRejected with Local set. Calling it again does nothing. It
-// returns ErrCall and ErrTooLong.
+// Disconnect ends a call whatever its state. An established one ends with a DREQ or, after
+// a DREQ of the peer, a DREP; others with a REJ, without private, and an EventRejected with
+// Local set. Calling it again does nothing. It returns ErrCall and ErrTooLong.
 func (m *Machine) Disconnect(now time.Time, id uint32, private []byte) error {
 	m.at(now)
 	c := m.find(id)
@@ -263,9 +261,9 @@ func (m *Machine) buildDREP(local, remote uint32, tid uint64, private []byte) {
 	m.out.DREP = DREP{LocalCommID: local, RemoteCommID: remote, PrivateData: private}
 }
 
-// ResolveSIDR asks for the queue pair of an unconnected service with a SIDR_REQ:
-// of r it takes Addr, Service, CMA, PKey and PrivateData. The call ends with an
-// EventSIDRReply or EventUnreachable. The errors are those of Connect.
+// ResolveSIDR requests the queue pair of an unconnected service with a SIDR_REQ: it uses
+// Addr, Service, CMA, PKey and PrivateData of r. The call ends with an EventSIDRReply or
+// EventUnreachable. The errors are those of Connect.
 func (m *Machine) ResolveSIDR(now time.Time, r *Request) (id uint32, err error) {
 	m.at(now)
 	q := SIDRREQ{PartitionKey: r.PKey, ServiceID: r.Service, PrivateData: r.private()}
@@ -287,16 +285,17 @@ func (m *Machine) ResolveSIDR(now time.Time, r *Request) (id uint32, err error) 
 	return c.id, nil
 }
 
-// SIDRReply answers a SIDR_REQ: where the service is, or why it is not to be had.
+// SIDRReply is the response to a SIDR_REQ: the queue pair of the service, or why there is
+// none.
 type SIDRReply struct {
 	Status      SIDRStatus
 	QPN, QKey   uint32 // with SIDRValid
-	Info        []byte // 72 bytes
-	PrivateData []byte // 136 bytes
+	Info        []byte // at most 72 bytes
+	PrivateData []byte // at most 136 bytes
 }
 
-// ReplySIDR answers an EventSIDRRequest. The errors are ErrCall (the peer's
-// patience may be over), ErrState, ErrRange and ErrTooLong.
+// ReplySIDR responds to an EventSIDRRequest. The errors are ErrCall (also when the peer's
+// timeout is over), ErrState, ErrRange and ErrTooLong.
 func (m *Machine) ReplySIDR(id uint32, r *SIDRReply) error {
 	c, err := m.in1(id, SIDRReqReceived, SIDRReqReceived)
 	if err != nil {

@@ -1,20 +1,18 @@
-// Package cm makes and ends connections by InfiniBand communication management
-// (CM), as RDMA-CM does over RoCE: the codecs of its 256-byte management datagrams
-// (MADs), the payload of a UD SEND to queue pair 1 with Q_Key 0x80010000, and
-// [Machine], which speaks them for one port.
+// Package cm establishes and ends connections by InfiniBand communication management (CM),
+// as RDMA-CM does over RoCE: the codecs of its 256-byte management datagrams (MADs), the
+// payload of a UD SEND to queue pair 1 with Q_Key 0x80010000, and [Machine], which runs the
+// protocol for one port.
 //
-// A connection is made by REQ, REP and RTU, refused by REJ, delayed by MRA,
-// ended by DREQ and DREP; SIDR_REQ and SIDR_REP ask for the queue pair of an
-// unconnected service; LAP and APR load an alternate path. REQ and REP carry
-// what a watcher of a wire wants to know of a connection: both queue pair
-// numbers, both starting PSNs, the path MTU and the retry counts. Mind that a
-// starting PSN is the one at which the other side starts: who sent REQ numbers
-// its packets from REP's StartingPSN on, who sent REP from REQ's.
+// A connection is established by REQ, REP and RTU, refused by REJ, delayed by MRA, ended by
+// DREQ and DREP; SIDR_REQ and SIDR_REP find the queue pair of an unconnected service; LAP
+// and APR load an alternate path. REQ and REP carry the parameters of a connection: both
+// queue pair numbers, both starting PSNs, the path MTU and the retry counts. Note that a
+// starting PSN is the one at which the other side starts: the sender of REQ numbers its
+// packets from REP's StartingPSN on, the sender of REP from REQ's.
 //
-// [Message] is a whole datagram and the usual way in: Decode it, then look at
-// Header.AttributeID for the one member that was filled in. Each message is
-// also a codec of its own over the [DataSize] bytes behind the [Header].
-// RDMA-CM puts addresses into the private data of REQ and SIDR_REQ; see
+// [Message] is a whole datagram: after Decode, Header.AttributeID names the one member that
+// was filled in. Each message is also a codec of its own over the [DataSize] bytes behind
+// the [Header]. RDMA-CM puts addresses into the private data of REQ and SIDR_REQ; see
 // [CMAHeader] and [ServiceID].
 //
 // Each codec works on the caller's memory and allocates nothing. Decode reads
@@ -65,8 +63,8 @@ const Size = 256
 // a message with its private data.
 const DataSize = Size - HeaderSize
 
-// Message is a communication management datagram: the header, and one member
-// for each kind of message, of which Header.AttributeID names the one that counts.
+// Message is a communication management datagram: the header, and one member for each kind
+// of message, of which Header.AttributeID names the valid one.
 type Message struct {
 	Header Header
 
@@ -83,10 +81,10 @@ type Message struct {
 	APR     APR
 }
 
-// Decode reads a datagram from the first Size bytes of b into Header and into
-// the member that Header.AttributeID names; the other members stay as they
-// were. It returns ErrTruncated, ErrClass or ErrAttribute, and then m is
-// unchanged. Method, status and versions are not judged.
+// Decode reads a datagram from the first Size bytes of b into Header and into the member
+// that Header.AttributeID names; the other members stay as they were. It returns
+// ErrTruncated, ErrClass or ErrAttribute, and then m is unchanged. Method, status and
+// versions are not checked.
 func (m *Message) Decode(b []byte) error {
 	if len(b) < Size {
 		return ErrTruncated
@@ -129,9 +127,9 @@ func (m *Message) Decode(b []byte) error {
 	return m.Header.Decode(b)
 }
 
-// AppendTo appends the Size bytes of m to dst: Header and the member that it
-// names. Behind an attribute that is no message of this package stand zeros.
-// Encoding over the very bytes that m was decoded from is allowed.
+// AppendTo appends the Size bytes of m to dst: Header and the member that it names. After
+// the header of any other attribute follow zeros. Encoding over the very bytes that m was
+// decoded from is allowed.
 func (m *Message) AppendTo(dst []byte) []byte {
 	dst = m.Header.AppendTo(dst)
 	switch m.Header.AttributeID {
@@ -214,7 +212,7 @@ func (m *Message) UnmarshalBinary(b []byte) error {
 
 var zeros [DataSize]byte
 
-// appendData appends n bytes: what of data fits, and zeros.
+// appendData appends n bytes: as much of data as fits, then zeros.
 func appendData(dst, data []byte, n int) []byte {
 	if len(data) > n {
 		data = data[:n]

@@ -35,10 +35,10 @@ func IPServiceID(protocol uint8, port uint16) ServiceID {
 // IsIP reports whether s has the prefix of RDMA-CM's service IDs.
 func (s ServiceID) IsIP() bool { return s>>24 == serviceIDPrefix>>24 }
 
-// Protocol returns the IP protocol; it counts only when IsIP.
+// Protocol returns the IP protocol; it is valid only when IsIP.
 func (s ServiceID) Protocol() uint8 { return uint8(s >> 16) }
 
-// Port returns the destination port; it counts only when IsIP.
+// Port returns the destination port; it is valid only when IsIP.
 func (s ServiceID) Port() uint16 { return uint16(s) }
 
 // String returns "tcp:PORT", "udp:PORT", "ip PROTOCOL:PORT", or the number of a
@@ -60,8 +60,8 @@ func (s ServiceID) String() string {
 // CMAHeaderSize is the length of CMAHeader in bytes.
 const CMAHeaderSize = 36
 
-// CMAHeader is the header that RDMA-CM (the kernel's "cma") puts before the
-// consumer's private data in REQ and SIDR_REQ: who calls whom.
+// CMAHeader is the header that RDMA-CM (the kernel's "cma") puts before the consumer's
+// private data in REQ and SIDR_REQ: the addresses of both sides.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -73,8 +73,8 @@ const CMAHeaderSize = 36
 //	|                destination IP address, 16 bytes               |
 //	+---------------------------------------------------------------+
 //
-// An IPv4 address stands in the last 4 of its 16 bytes. The destination port
-// is in the service ID.
+// An IPv4 address is in the last 4 of the 16 bytes. The destination port is in the service
+// ID.
 //
 // InfiniBand Architecture Volume 1, Annex A11, clause A11.4.
 type CMAHeader struct {
@@ -107,8 +107,8 @@ func NewCMAHeader(src netip.AddrPort, dst netip.Addr) (CMAHeader, error) {
 	return h, nil
 }
 
-// Decode reads the header from the first CMAHeaderSize bytes of b, the private
-// data of REQ or SIDR_REQ. It does not judge the versions.
+// Decode reads the header from the first CMAHeaderSize bytes of b, the private data of REQ
+// or SIDR_REQ. It does not check the versions.
 func (h *CMAHeader) Decode(b []byte) error {
 	if len(b) < CMAHeaderSize {
 		return ErrTruncated

@@ -8,7 +8,7 @@ const (
 	DREPPrivateDataSize = 224
 )
 
-// DREQ asks to end a connection.
+// DREQ requests the end of a connection.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -66,7 +66,7 @@ func (r *DREQ) Validate() error {
 	return nil
 }
 
-// DREP answers DREQ.
+// DREP is the response to DREQ.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1

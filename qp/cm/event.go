@@ -9,23 +9,23 @@ import (
 // State is the state of a call.
 type State uint8
 
-// States. Passive calls begin with ReqReceived, active ones with ReqSent.
+// States. Passive calls start in ReqReceived, active ones in ReqSent.
 const (
 	Idle            State = iota // no such call, or it has ended
 	ReqSent                      // waits for REP
-	ReqReceived                  // a REQ came; the event is to be polled
-	MRAReqSent                   // the owner is to answer the REQ; its duplicates get MRA
-	MRAReqReceived               // the peer takes its time to answer REQ
+	ReqReceived                  // a REQ was received; the event is to be polled
+	MRAReqSent                   // the owner has to respond to the REQ; its duplicates get MRA
+	MRAReqReceived               // the peer has delayed its response to REQ
 	RepSent                      // waits for RTU
-	RepReceived                  // a REP came; the event is to be polled
-	MRARepSent                   // the owner is to answer the REP; its duplicates get MRA
-	MRARepReceived               // the peer takes its time to answer REP
+	RepReceived                  // a REP was received; the event is to be polled
+	MRARepSent                   // the owner has to respond to the REP; its duplicates get MRA
+	MRARepReceived               // the peer has delayed its response to REP
 	Established                  // connected
 	DreqSent                     // waits for DREP
-	DreqReceived                 // the owner is to answer the DREQ
-	Timewait                     // over; the QP number is not to be used yet
+	DreqReceived                 // the owner has to respond to the DREQ
+	Timewait                     // ended; the QP number must not be reused yet
 	SIDRReqSent                  // waits for SIDR_REP
-	SIDRReqReceived              // the owner is to answer the SIDR_REQ
+	SIDRReqReceived              // the owner has to respond to the SIDR_REQ
 )
 
 var stateNames = [...]string{
@@ -47,26 +47,26 @@ type EventKind uint8
 
 // Kinds of events, in the order in which a call has them.
 const (
-	// EventRequest: a REQ came for a listener. Answer with Accept or Reject.
+	// EventRequest: a REQ for a listener was received. Call Accept or Reject.
 	EventRequest EventKind = iota
-	// EventSIDRRequest: a SIDR_REQ came for a listener. Answer with ReplySIDR; it
-	// is the call's only event.
+	// EventSIDRRequest: a SIDR_REQ for a listener was received. Call ReplySIDR; it is the
+	// call's only event.
 	EventSIDRRequest
-	// EventReply: the peer accepted. Make the queue pair ready, then call Ready,
-	// or Reject.
+	// EventReply: the peer has accepted. Take the queue pair to RTS, then call Ready, or
+	// Reject.
 	EventReply
-	// EventEstablished: the peer is ready (passive side), by its RTU or because
-	// its first packet came before that.
+	// EventEstablished: the peer is ready (passive side), by its RTU or because its first
+	// packet arrived before that.
 	EventEstablished
-	// EventPath: the peer asked for an alternate path, and was told that there
-	// are none.
+	// EventPath: the peer requested an alternate path, which was refused: they are not
+	// supported.
 	EventPath
-	// EventRejected: a REJ came, or with Local this side refused or gave up.
+	// EventRejected: a REJ was received, or with Local this side refused or gave up.
 	EventRejected
-	// EventUnreachable: no response came to what was sent.
+	// EventUnreachable: no response was received, after all retries.
 	EventUnreachable
-	// EventDisconnected: the connection is over, by a DREQ of the peer (answer it
-	// with Disconnect) or because Disconnect was done with.
+	// EventDisconnected: the connection has ended, by a DREQ of the peer (respond with
+	// Disconnect) or by Disconnect.
 	EventDisconnected
 	// EventTimewaitExit: the QP number may be used again.
 	EventTimewaitExit
@@ -103,12 +103,12 @@ type Attr struct {
 	QPN     uint32 // of this side
 	DestQPN uint32
 	SQPSN   uint32 // first PSN to send: the StartingPSN of the peer's message
-	RQPSN   uint32 // first PSN to expect: the StartingPSN of our own
+	RQPSN   uint32 // first PSN to expect: the StartingPSN of this side's message
 	QKey    uint32 // datagram services: the peer's
 	PKey    uint16
 	PathMTU MTU
 
-	MaxDestRdAtomic uint8 // READs and atomics that the peer may have outstanding here
+	MaxDestRdAtomic uint8 // READs and ATOMICs that the peer may have outstanding here
 	MaxRdAtomic     uint8 // that this side may have outstanding at the peer
 	Timeout         uint8 // local ACK timeout, 4.096 us x 2^Timeout
 	RetryCnt        uint8
@@ -129,18 +129,18 @@ type Attr struct {
 type Event struct {
 	Kind EventKind
 	ID   uint32 // local communication ID: the call
-	// Last is set on the one event after which the call is no more.
+	// Last is set on the last event of the call, after which its ID is free.
 	Last    bool
 	Addr    Address
-	Active  bool // this side began the call
+	Active  bool // this side started the call
 	Service ServiceID
 	// CMA holds RDMA-CM's addresses, of a request that has them: HasCMA.
 	CMA    CMAHeader
 	HasCMA bool
 	Attr   Attr
-	// PrivateData is what the message carried behind RDMA-CM's header: all the
-	// room that it has, for messages do not say how much counts. It is the
-	// machine's, until the next call to it.
+	// PrivateData is the private data of the message after RDMA-CM's header, padded with
+	// zeros: messages do not say how much of it is used. It is valid until the next call to
+	// the machine.
 	PrivateData []byte
 
 	// EventRejected. Local: this side refused, or gave up.
@@ -168,7 +168,7 @@ func (e *Event) String() string {
 	return s
 }
 
-// NextEvent takes an event, the oldest of the call that has waited longest. It
+// NextEvent stores an event in e, the oldest of the call that has waited longest. It
 // reports false when there is none.
 func (m *Machine) NextEvent(e *Event) bool {
 	c := m.events.front()
@@ -211,13 +211,13 @@ func (m *Machine) NextEvent(e *Event) bool {
 	return true
 }
 
-// tell has the owner hear of something.
+// tell queues an event for the owner.
 func (m *Machine) tell(c *call, k EventKind) {
 	c.mail.pending |= 1 << k
 	m.events.push(c)
 }
 
-// end ends a call. What it has to send is sent still.
+// end ends a call. A message that it still has to send is sent.
 func (m *Machine) end(c *call, k EventKind) {
 	m.stop(c)
 	m.setHalf(c, false)
@@ -229,13 +229,13 @@ func (m *Machine) end(c *call, k EventKind) {
 	m.tell(c, k)
 }
 
-// finish gives a call's place back, once it has ended, nothing of it is to be
-// sent, and its owner knows.
+// finish frees a call, once it has ended, has nothing to send, and its last event was
+// polled.
 func (m *Machine) finish(c *call) {
 	if c.state == Idle && c.mail.told && !m.sending.of(c).in {
 		m.release(c)
 	}
 }
 
-// keep stores private data for the event that is to tell of it.
+// keep stores private data for the event that will carry it.
 func (p *private) keep(data []byte) { p.data = p.buf[:copy(p.buf[:], data)] }

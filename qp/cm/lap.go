@@ -12,7 +12,7 @@ const (
 	APRInfoSize        = 72 // additional information
 )
 
-// LAP asks to load an alternate path.
+// LAP requests to load an alternate path.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -40,9 +40,9 @@ const (
 //	|                    private data, 168 bytes                    | 64
 //	+---------------------------------------------------------------+
 //
-// The path has the fields of REQ's in another order. Its six reserved bits
-// stand in two places: bits 5 to 2 of Alternate.Reserved0 after the flow
-// label, bits 1 and 0 before the packet rate.
+// The path has the fields of REQ's in another order. Its six reserved bits are in two
+// places: bits 5 to 2 of Alternate.Reserved0 after the flow label, bits 1 and 0 before the
+// packet rate.
 //
 // InfiniBand Architecture Volume 1, table 115.
 type LAP struct {
@@ -114,7 +114,7 @@ func (r *LAP) Validate() error {
 	return nil
 }
 
-// APR answers LAP.
+// APR is the response to LAP.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -134,7 +134,7 @@ func (r *LAP) Validate() error {
 type APR struct {
 	LocalCommID                 uint32
 	RemoteCommID                uint32
-	AdditionalInformationLength uint8 // bytes of AdditionalInformation that count
+	AdditionalInformationLength uint8 // bytes of AdditionalInformation that are valid
 	APStatus                    APStatus
 	Reserved                    uint16
 	AdditionalInformation       []byte // APRInfoSize bytes

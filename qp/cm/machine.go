@@ -16,7 +16,7 @@ var (
 	// ErrCall means that no call of this machine has that number, or that it
 	// has ended.
 	ErrCall = errors.New("cm: no such call")
-	// ErrState means that the call's state does not allow what was asked for.
+	// ErrState means that the call's state does not allow the operation.
 	ErrState = errors.New("cm: not in this state of the call")
 	// ErrFull means that the machine holds as many calls as its Config allows.
 	ErrFull = errors.New("cm: no room for another call")
@@ -24,29 +24,28 @@ var (
 	ErrInUse = errors.New("cm: service ID in use")
 )
 
-// Config says how a Machine behaves. The zero value of each field but CAGUID
-// stands for what the Linux kernel does.
+// Config holds the parameters of a Machine. The zero value of each field except CAGUID
+// means what the Linux kernel does.
 type Config struct {
-	// CAGUID is the GUID of this channel adapter. A peer tells calls apart by it:
-	// two machines on one network must not share one.
+	// CAGUID is the GUID of this channel adapter. Peers distinguish calls by it: it must be
+	// unique in the network.
 	CAGUID uint64
-	// Seed makes communication IDs that nobody can guess. nil counts them up from
-	// 1, for tests.
+	// Seed makes communication IDs unpredictable. With nil they are 1, 2, ..., for tests.
 	Seed *[32]byte
 
-	// Codes of times, as the fields of the messages have them (see Timeout).
-	ResponseTimeout uint8 // what each side has to answer a message; 0 means 20: 4 s
+	// Time codes, as in the fields of the messages (see Timeout).
+	ResponseTimeout uint8 // the time for a response to a message; 0 means 20: 4 s
 	PacketLifetime  uint8 // of a packet in the network; 0 means 16: 0.26 s
-	ServiceTimeout  uint8 // what an MRA asks for; 0 means 24: 65 s
+	ServiceTimeout  uint8 // the delay that an MRA announces; 0 means 24: 65 s
 	AckDelay        uint8 // local CA ACK delay; 0 means 15
-	// MaxRetries is how often a message is sent again, 1 .. 15; 0 means 15.
+	// MaxRetries is how often a message is retransmitted, 1 .. 15; 0 means 15.
 	MaxRetries uint8
 
 	MaxCalls int // calls at once, those in timewait included; 0 means 1024, at most 2^20
-	// MaxHalfOpen bounds the calls that peers began and that are not established:
-	// further REQs and SIDR_REQs get silence, and are sent again. 0 means 256.
+	// MaxHalfOpen limits the calls that peers have requested and that are not established:
+	// further REQs and SIDR_REQs are dropped, and the peers retransmit them. 0 means 256.
 	MaxHalfOpen int
-	// MaxHalfOpenPeer bounds them for one remote address. 0 means MaxHalfOpen.
+	// MaxHalfOpenPeer limits them for one remote address. 0 means MaxHalfOpen.
 	MaxHalfOpenPeer int
 }
 
@@ -90,7 +89,7 @@ func (c *Config) defaults() error {
 	return nil
 }
 
-// Address says how datagrams reach the peer of a call: QP 1 to QP 1.
+// Address is the address of the peer of a call; datagrams go from QP 1 to QP 1.
 type Address struct {
 	Local, Remote netip.Addr
 	VLAN          uint16 // tag control information, where HasVLAN
@@ -100,33 +99,33 @@ type Address struct {
 // MachineCounters count what a machine did with datagrams.
 type MachineCounters struct {
 	Rx, Tx       uint64 // datagrams handed in, and built
-	Retries      uint64 // messages sent again because no response came
-	Duplicates   uint64 // messages that had come before
+	Retries      uint64 // messages retransmitted because no response was received
+	Duplicates   uint64 // messages that were received before
 	NotCM        uint64 // of another management class: not handled
-	Malformed    uint64 // not to be decoded, or of another version or method
-	Unknown      uint64 // about a call that is not there, or in a state that does not take it
-	NoListener   uint64 // REQs and SIDR_REQs for a service that nobody listens to
+	Malformed    uint64 // that cannot be decoded, or of another version or method
+	Unknown      uint64 // about a call that does not exist, or in a state that does not allow it
+	NoListener   uint64 // REQs and SIDR_REQs for a service without a listener
 	HalfOpenFull uint64 // REQs and SIDR_REQs dropped because of MaxHalfOpen and backlogs
 	Full         uint64 // REQs and SIDR_REQs dropped because of MaxCalls
 	Stale        uint64 // REQs and REPs refused as stale connections
 	RepliesLost  uint64 // responses without a call, dropped because too many were waiting
-	TimedOut     uint64 // calls given up because no response came
+	TimedOut     uint64 // calls that ended because no response was received
 }
 
-// Machine makes, answers and ends connections by management datagrams, for one
-// port: the rules CM-1 to CM-24. It is pure: datagrams and time go in, datagrams,
-// a deadline and events come out. It knows no queue pairs: events carry the
-// attributes that the owner applies to them.
+// Machine requests, accepts and ends connections by management datagrams, for one port: the
+// rules CM-1 to CM-24. It is pure: datagrams and time go in, datagrams, a deadline and
+// events come out. It has no queue pairs: events carry the attributes that the owner
+// applies to them.
 //
-// **After each call, call NextMAD and NextEvent until they report false, and arm
-// one timer for Deadline.** Each call that the owner makes, or hears of by an
-// event, has exactly one event with Last set.
+// **After each call, call NextMAD and NextEvent until they report false, and arm one timer
+// for Deadline.** Each call that the owner starts, or that an event reports, has exactly
+// one event with Last set.
 //
-// All memory is taken by NewMachine. A Machine is not safe for concurrent use.
+// All memory is allocated by NewMachine. A Machine is not safe for concurrent use.
 type Machine struct {
 	cfg       Config
-	rng       *rand.ChaCha8 // nil: communication IDs count up
-	lastID    uint32        // local communication ID given last
+	rng       *rand.ChaCha8 // nil: communication IDs are consecutive
+	lastID    uint32        // local communication ID assigned last
 	tids      uint32
 	clock     clock.Clock
 	now       int64 // of clock
@@ -186,10 +185,10 @@ func (m *Machine) Counters() MachineCounters { return m.counters }
 // events to be polled included.
 func (m *Machine) Calls() int { return len(m.calls) - len(m.free) }
 
-// HalfOpen returns how many calls peers began that are not established.
+// HalfOpen returns how many calls that peers have requested are not established.
 func (m *Machine) HalfOpen() int { return m.halfOpen }
 
-// State returns the state of a call, Idle for one that is not there.
+// State returns the state of a call, Idle for one that does not exist.
 func (m *Machine) State(id uint32) State {
 	if c := m.find(id); c != nil {
 		return c.state
@@ -197,7 +196,7 @@ func (m *Machine) State(id uint32) State {
 	return Idle
 }
 
-// at takes note of the time; one that goes backwards stands still.
+// at sets the time; one before the latest counts as the latest.
 func (m *Machine) at(now time.Time) { m.now = m.clock.At(now) }
 
 // newID returns a communication ID that no call has.
@@ -220,12 +219,11 @@ func (m *Machine) newTID(id uint32) uint64 {
 	return uint64(m.tids)<<32 | uint64(id)
 }
 
-// maxWait bounds the codes of times that a peer chooses: nobody holds a place here
-// for hours.
+// maxWait limits the time codes that a peer chooses: a peer must not hold a call for hours.
 const maxWait = 24
 
-// wait returns the time that a code stands for as the kernel takes it (rule
-// CM-1): 2^(t-8) ms, at least 1 ms; at most a minute.
+// wait returns the time that a code stands for in the kernel (rule CM-1): 2^(t-8) ms, at
+// least 1 ms; at most a minute.
 func wait(code uint8) time.Duration {
 	return time.Millisecond << max(int(min(code&0x1f, maxWait))-8, 0)
 }
@@ -246,16 +244,16 @@ func ackTimeout(lifetime, delay uint8) uint8 {
 	return min(t, 31)
 }
 
-// listener takes the calls for a service.
+// listener accepts the calls for a service.
 type listener struct {
 	service ServiceID
 	backlog int
 	open    int // half-open calls
 }
 
-// Listen has the machine report REQs, and SIDR_REQs, for a service. At most
-// backlog of its calls are half-open at once, 0 for no bound but MaxHalfOpen.
-// It returns ErrInUse when the service has a listener.
+// Listen makes the machine report REQs, and SIDR_REQs, for a service. At most backlog of
+// its calls are half-open at once; 0 means no limit except MaxHalfOpen. It returns ErrInUse
+// when the service has a listener.
 func (m *Machine) Listen(service ServiceID, backlog int) error {
 	if m.listener(service) != nil {
 		return fmt.Errorf("%w: %v", ErrInUse, service)
@@ -267,7 +265,7 @@ func (m *Machine) Listen(service ServiceID, backlog int) error {
 	return nil
 }
 
-// Unlisten undoes Listen. Calls that were reported stay.
+// Unlisten removes the listener. Calls that were reported are kept.
 func (m *Machine) Unlisten(service ServiceID) {
 	for i := range m.listeners {
 		if m.listeners[i].service == service {

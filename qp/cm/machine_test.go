@@ -468,7 +468,7 @@ func TestMachineReject(t *testing.T) {
 		require.False(t, e.Local)
 		require.Equal(t, cm.ReasonInvalidServiceID, e.Reason)
 		require.Equal(t, cm.RejectedREQ, e.Rejected)
-		require.Contains(t, e.String(), "nobody listens")
+		require.Contains(t, e.String(), "no listener")
 		w.over()
 	})
 	for r := cm.Reason(1); r <= 35; r++ {

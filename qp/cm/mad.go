@@ -108,8 +108,8 @@ func (c Class) String() string {
 // Method is a management method; bit 7 marks a response.
 type Method uint8
 
-// Methods of communication management. All messages of this package are sent;
-// Get and GetResp ask for the class's port information.
+// Methods of communication management. All messages of this package have method Send; Get
+// and GetResp are for the class's port information.
 const (
 	MethodGet     Method = 0x01
 	MethodSet     Method = 0x02

@@ -8,7 +8,7 @@ import (
 // MRAPrivateDataSize is the room for private data in MRA, in bytes.
 const MRAPrivateDataSize = 222
 
-// MRA says that a message arrived and that its answer will take a while.
+// MRA says that a message was received and that the response to it will be late.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1

@@ -5,8 +5,8 @@ import "encoding/binary"
 // PathSize is the length in bytes of a path in REQ.
 const PathSize = 44
 
-// Path is one of the two paths, primary and alternate, of REQ. LIDs mean
-// nothing in RoCE (Annex A17): RDMA-CM sends 0xFFFF in the primary path.
+// Path is one of the two paths, primary and alternate, of REQ. LIDs have no meaning in RoCE
+// (Annex A17): RDMA-CM sends 0xFFFF in the primary path.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -66,8 +66,8 @@ func (p *Path) append(dst []byte) []byte {
 	return p.appendTail(append(dst, p.TrafficClass, p.HopLimit))
 }
 
-// decodeEnds and decodeTail read what REQ and LAP lay out alike: the first 36
-// bytes and the last 2.
+// decodeEnds and decodeTail read the parts that have the same layout in REQ and LAP: the
+// first 36 bytes and the last 2.
 func (p *Path) decodeEnds(b []byte) {
 	p.LocalPortLID = binary.BigEndian.Uint16(b)
 	p.RemotePortLID = binary.BigEndian.Uint16(b[2:])

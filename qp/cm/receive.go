@@ -2,9 +2,10 @@ package cm
 
 import "time"
 
-// HandleMAD takes a datagram that came to QP 1 with the management Q_Key, from an
-// address and to one of this port. Nothing of b is kept. It reports whether the
-// datagram was one of connection management: others are the caller's.
+// HandleMAD handles a datagram that was received on QP 1 with the management Q_Key.
+// from.Remote is its sender, from.Local the address of this port. Nothing of b is kept. It
+// reports whether the datagram was one of connection management: others are left to the
+// caller.
 func (m *Machine) HandleMAD(now time.Time, from Address, b []byte) bool {
 	m.at(now)
 	m.counters.Rx++
@@ -42,7 +43,7 @@ func (m *Machine) HandleMAD(now time.Time, from Address, b []byte) bool {
 		m.handleSIDRREP(&m.in.SIDRREP)
 	case AttrLAP:
 		m.handleLAP(from, h, &m.in.LAP)
-	default: // APR: nothing here asks for a path
+	default: // APR: no LAP is ever sent
 		m.counters.Unknown++
 	}
 	return true
@@ -57,15 +58,15 @@ func (m *Machine) callOf(ours, theirs uint32) *call {
 	return nil
 }
 
-// refuse answers a REQ or REP with a REJ that belongs to no call.
+// refuse responds to a REQ or REP with a REJ that belongs to no call.
 func (m *Machine) refuse(to Address, tid uint64, localID, remoteID uint32, what MessageRejected, reason Reason) {
 	m.out.Header = NewHeader(AttrREJ, tid)
 	m.out.REJ = REJ{LocalCommID: localID, RemoteCommID: remoteID, MessageRejected: what, Reason: reason}
 	m.respond(to)
 }
 
-// admit takes a place for a call that a peer begins, with a listener and within
-// the bounds (rule CM-19), or returns nil.
+// admit allocates a call for a peer's request, with a listener and within the limits (rule
+// CM-19), or returns nil.
 func (m *Machine) admit(from Address, l *listener) *call {
 	if m.halfOpen >= m.cfg.MaxHalfOpen || l.open >= l.backlog ||
 		m.halfOpen >= m.cfg.MaxHalfOpenPeer && m.halfOpenOf(from.Remote) >= m.cfg.MaxHalfOpenPeer {
@@ -147,8 +148,8 @@ func (m *Machine) handleREQ(from Address, h *Header, r *REQ) {
 	m.tell(c, EventRequest)
 }
 
-// stale reports whether a peer's queue pair belongs to another call than c: one of
-// the two is out of date. The old connection is ended (rule CM-5).
+// stale reports whether a peer's queue pair belongs to a call other than c: one of the two
+// is stale. The old connection is ended (rule CM-5).
 func (m *Machine) stale(guid uint64, qpn uint32, c *call) bool {
 	old := m.findQPN(guid, qpn)
 	if old == nil || old == c {
@@ -211,13 +212,13 @@ func (m *Machine) handleREP(from Address, h *Header, r *REP) {
 	m.tell(c, EventReply)
 }
 
-// drop forgets the message of c that is still to be sent: there is no need for it.
+// drop removes the message of c that is still to be sent: it is no longer needed.
 func (m *Machine) drop(c *call) {
 	c.mail.msgDue = false
 	m.unqueue(c)
 }
 
-// unqueue takes c out of those with something to send when it has nothing.
+// unqueue removes c from the queue of calls with something to send when it has nothing.
 func (m *Machine) unqueue(c *call) {
 	if !c.mail.mraDue && !c.mail.aprDue && !c.mail.msgDue {
 		m.sending.remove(c)
@@ -256,7 +257,7 @@ func (m *Machine) handleMRA(r *MRA) {
 // rejectedCall returns the call that a REJ is about (rule CM-8).
 func (m *Machine) rejectedCall(r *REJ) *call {
 	if r.Reason == ReasonTimeout && r.RejectInfoLength >= 8 && r.RemoteCommID == 0 {
-		// The peer gave up before it knew our communication ID.
+		// The peer gave up before it had received this side's communication ID.
 		var guid uint64
 		for _, b := range r.ARI[:8] {
 			guid = guid<<8 | uint64(b)
@@ -267,8 +268,8 @@ func (m *Machine) rejectedCall(r *REJ) *call {
 	if c == nil {
 		return nil
 	}
-	// Whoever refuses a REQ may not have a communication ID, and before a REP we
-	// do not know it.
+	// A peer that refuses a REQ may have no communication ID, and before its REP this side
+	// does not know it.
 	if c.remoteID == r.LocalCommID || c.remoteID == 0 || r.LocalCommID == 0 && r.MessageRejected == RejectedREQ {
 		return c
 	}
@@ -295,10 +296,10 @@ func (m *Machine) handleREJ(r *REJ) {
 		return
 	}
 	if c.mail.pending != 0 {
-		// A REJ is not sent again: it takes the place of what was not polled.
+		// A REJ is not retransmitted: its event replaces those that were not polled.
 		c.mail.pending = 0
 		m.events.remove(c)
-		if c.state == ReqReceived { // its owner has not heard of it
+		if c.state == ReqReceived { // its owner has had no event of it
 			m.forget(c)
 			return
 		}
@@ -319,7 +320,8 @@ func (m *Machine) handleREJ(r *REJ) {
 func (m *Machine) handleDREQ(from Address, h *Header, r *DREQ) {
 	c := m.find(r.RemoteCommID)
 	if c == nil || c.remoteID != r.LocalCommID {
-		// Whoever knows nothing of the connection agrees that it is over.
+		// A DREQ for an unknown connection gets a DREP: for this side the connection has
+		// ended.
 		m.counters.Unknown++
 		m.buildDREP(r.RemoteCommID, r.LocalCommID, h.TransactionID, nil)
 		m.respond(from)
@@ -337,7 +339,7 @@ func (m *Machine) handleDREQ(from Address, h *Header, r *DREQ) {
 		c.mail.bye.keep(r.PrivateData)
 		m.drop(c)
 		m.tell(c, EventDisconnected)
-	case DreqSent: // both at once
+	case DreqSent: // both sides disconnect at once
 		c.mail.bye.keep(r.PrivateData)
 		m.buildDREP(c.id, c.remoteID, h.TransactionID, nil)
 		m.post(c)
@@ -396,7 +398,7 @@ func (m *Machine) handleSIDRREQ(from Address, h *Header, r *SIDRREQ) {
 		m.respond(from)
 		return
 	}
-	// SIDR_REQ names no CA GUID: the address stands for it.
+	// SIDR_REQ has no CA GUID: the address is used instead.
 	guid := addrKey(from)
 	if m.findRemote(guid, r.RequestID) != nil {
 		m.counters.Duplicates++
@@ -419,7 +421,7 @@ func (m *Machine) handleSIDRREQ(from Address, h *Header, r *SIDRREQ) {
 	m.arm(c, time.Duration(m.cfg.MaxRetries+1)*wait(m.cfg.ResponseTimeout))
 }
 
-// addrKey makes a number of a remote address that no CA GUID is likely to be.
+// addrKey hashes a remote address to a number that is unlikely to be a CA GUID.
 func addrKey(a Address) uint64 {
 	h := uint64(14695981039346656037)
 	for _, b := range a.Remote.As16() {

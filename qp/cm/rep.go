@@ -43,8 +43,8 @@ type REP struct {
 	// send: the rq_psn of REP's sender, the sq_psn of REQ's.
 	StartingPSN         uint32
 	VendorID            uint32 // 24 bits, of enhanced connection establishment; else 0
-	ResponderResources  uint8  // RDMA READs and atomics that the sender takes at a time
-	InitiatorDepth      uint8  // RDMA READs and atomics that the sender sends at a time
+	ResponderResources  uint8  // RDMA READs and ATOMICs that the sender accepts at a time
+	InitiatorDepth      uint8  // RDMA READs and ATOMICs that the sender sends at a time
 	TargetACKDelay      uint8  // 5 bits, see Timeout
 	FailoverAccepted    uint8  // 2 bits; 0 accepted, 1 not supported, 2 rejected
 	EndToEndFlowControl bool
@@ -113,7 +113,7 @@ func (r *REP) Validate() error {
 // RTUPrivateDataSize is the room for private data in RTU, in bytes.
 const RTUPrivateDataSize = 224
 
-// RTU says that the sender of REQ got REP and is ready to use the connection.
+// RTU says that the sender of REQ has received REP and is ready to use the connection.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1

@@ -5,7 +5,7 @@ import "encoding/binary"
 // REQPrivateDataSize is the room for private data in REQ, in bytes.
 const REQPrivateDataSize = 92
 
-// REQ asks for a connection.
+// REQ requests a connection.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -53,20 +53,20 @@ type REQ struct {
 	Reserved1          uint32
 	LocalQKey          uint32 // datagram services only
 	LocalQPN           uint32 // 24 bits, of the sender of REQ
-	ResponderResources uint8  // RDMA READs and atomics that the sender takes at a time
+	ResponderResources uint8  // RDMA READs and ATOMICs that the sender accepts at a time
 	LocalEECN          uint32 // 24 bits, RD only
-	InitiatorDepth     uint8  // RDMA READs and atomics that the sender sends at a time
+	InitiatorDepth     uint8  // RDMA READs and ATOMICs that the sender sends at a time
 	RemoteEECN         uint32 // 24 bits, RD only
-	// RemoteCMResponseTimeout is the time that the receiver has for an answer
-	// (5 bits, see Timeout).
+	// RemoteCMResponseTimeout is the time within which the receiver has to respond (5 bits,
+	// see Timeout).
 	RemoteCMResponseTimeout uint8
 	TransportServiceType    TransportServiceType // 2 bits
 	EndToEndFlowControl     bool
 	// StartingPSN (24 bits) is the first PSN that the receiver of REQ is to
 	// send: the sender's rq_psn, the receiver's sq_psn.
 	StartingPSN uint32
-	// LocalCMResponseTimeout is the time that the sender has for an answer to
-	// REP (5 bits, see Timeout).
+	// LocalCMResponseTimeout is the time within which the sender has to respond to REP (5
+	// bits, see Timeout).
 	LocalCMResponseTimeout uint8
 	RetryCount             uint8 // 3 bits
 	PartitionKey           uint16

@@ -11,14 +11,14 @@ type reply struct {
 	mad [Size]byte
 }
 
-// replyRing holds a bounded number of them. What finds it full is lost: the peer
-// asks again.
+// replyRing holds a bounded number of them. When it is full, further ones are dropped: the
+// peer retransmits.
 type replyRing struct {
 	ring       []reply // a power of two
 	head, tail uint32
 }
 
-// respond has m.out sent to a, without a call.
+// respond queues m.out to be sent to a, without a call.
 func (m *Machine) respond(a Address) {
 	r := &m.replies
 	if r.tail-r.head == uint32(len(r.ring)) {
@@ -31,27 +31,27 @@ func (m *Machine) respond(a Address) {
 	r.tail++
 }
 
-// post has m.out sent for c, and kept for when it is sent again.
+// post queues m.out to be sent for c, and keeps it for retransmission.
 func (m *Machine) post(c *call) {
 	m.out.AppendTo(c.mail.msg[:0])
 	m.again(c)
 }
 
-// again has the last message of c sent, once more.
+// again queues the last message of c once more.
 func (m *Machine) again(c *call) {
 	c.mail.msgDue = true
 	m.sending.push(c)
 }
 
-// expect has the message of c sent again until a response comes: every so often,
-// at most so many times.
+// expect retransmits the message of c until a response arrives: at intervals of every, at
+// most retries times.
 func (m *Machine) expect(c *call, every time.Duration, retries uint8) {
 	c.timer.every, c.timer.retries = every, retries
 	m.arm(c, every)
 }
 
-// NextMAD appends the next datagram to send to dst, or reports false when there
-// is none. It goes from QP 1 to QP 1 with Q_Key 0x80010000.
+// NextMAD appends the next datagram to send to dst, or reports false when there is none. It
+// is sent from QP 1 to QP 1 with Q_Key 0x80010000.
 func (m *Machine) NextMAD(dst []byte) (mad []byte, to Address, ok bool) {
 	if r := &m.replies; r.head != r.tail {
 		e := &r.ring[r.head%uint32(len(r.ring))]
@@ -89,7 +89,7 @@ func (m *Machine) NextMAD(dst []byte) (mad []byte, to Address, ok bool) {
 	return dst, to, true
 }
 
-// Pending reports whether NextMAD has a datagram.
+// Pending reports whether NextMAD would return a datagram.
 func (m *Machine) Pending() bool { return m.replies.head != m.replies.tail || m.sending.head >= 0 }
 
 // Deadline returns when Tick is due, or false when nothing is.
@@ -117,7 +117,7 @@ func (m *Machine) expire(c *call) {
 		return
 	}
 	if c.timer.retries > 0 {
-		// After an MRA that promised too much, all is as before it.
+		// The delay that an MRA announced is over: the state is that of before it.
 		switch c.state {
 		case MRAReqReceived:
 			c.state = ReqSent
@@ -154,7 +154,7 @@ func guidARI(guid uint64) []byte {
 	return b[:]
 }
 
-// buildREJ makes m.out the refusal of c (rule CM-8).
+// buildREJ builds the REJ of c in m.out (rule CM-8).
 func (m *Machine) buildREJ(c *call, reason Reason, info, private []byte) {
 	r := REJ{LocalCommID: c.id, RemoteCommID: c.remoteID, MessageRejected: RejectedOther,
 		Reason: reason, RejectInfoLength: uint8(min(len(info), REJARISize)), ARI: info, PrivateData: private}
@@ -170,7 +170,8 @@ func (m *Machine) buildREJ(c *call, reason Reason, info, private []byte) {
 	m.out.REJ = r
 }
 
-// timewait ends a connection but for its number (rule CM-15).
+// timewait ends a connection, and keeps its call until the QP number may be reused (rule
+// CM-15).
 func (m *Machine) timewait(c *call) {
 	c.state = Timewait
 	m.setHalf(c, false)
@@ -178,7 +179,7 @@ func (m *Machine) timewait(c *call) {
 	m.arm(c, wait(c.attr.Timeout))
 }
 
-// disconnected tells the owner that the connection is over.
+// disconnected reports the end of the connection to the owner.
 func (m *Machine) disconnected(c *call) {
 	m.timewait(c)
 	m.tell(c, EventDisconnected)

@@ -12,7 +12,7 @@ const (
 	SIDRREPInfoSize        = 72 // additional information
 )
 
-// SIDRREQ (SIDR_REQ) asks for the queue pair of an unconnected service.
+// SIDRREQ (SIDR_REQ) requests the queue pair of an unconnected service.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -72,7 +72,7 @@ func (r *SIDRREQ) CMA(h *CMAHeader) (consumer []byte, ok bool) {
 	return cma(h, r.ServiceID, r.PrivateData)
 }
 
-// SIDRREP (SIDR_REP) answers SIDR_REQ.
+// SIDRREP (SIDR_REP) is the response to SIDR_REQ.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
@@ -98,11 +98,11 @@ func (r *SIDRREQ) CMA(h *CMAHeader) (consumer []byte, ok bool) {
 type SIDRREP struct {
 	RequestID                   uint32 // SIDR_REQ's
 	Status                      SIDRStatus
-	AdditionalInformationLength uint8  // bytes of AdditionalInformation that count
+	AdditionalInformationLength uint8  // bytes of AdditionalInformation that are valid
 	VendorID                    uint32 // 24 bits, of enhanced connection establishment; else 0
-	QPN                         uint32 // 24 bits, where the service is
+	QPN                         uint32 // 24 bits, of the service
 	ServiceID                   ServiceID
-	QKey                        uint32 // that the queue pair wants
+	QKey                        uint32 // of the queue pair
 	AdditionalInformation       []byte // SIDRREPInfoSize bytes
 	PrivateData                 []byte // SIDRREPPrivateDataSize bytes
 }
@@ -154,7 +154,7 @@ type SIDRStatus uint8
 
 // Statuses of SIDR_REP.
 const (
-	SIDRValid              SIDRStatus = 0 // QPN and QKey count
+	SIDRValid              SIDRStatus = 0 // QPN and QKey are valid
 	SIDRUnsupportedService SIDRStatus = 1
 	SIDRRejected           SIDRStatus = 2
 	SIDRNoQP               SIDRStatus = 3

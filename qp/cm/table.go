@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// call is a connection on its way, made, or ending; or a SIDR request.
+// call is a connection from its request to the end of timewait; or a SIDR request.
 type call struct {
 	at    int32 // its place in the machine's calls
 	state State
 	addr  Address
 
-	id       uint32 // local communication ID; 0: the place is free
+	id       uint32 // local communication ID; 0: free
 	remoteID uint32
 	guid     uint64 // the peer's CA GUID, where known
-	tid      uint64 // of the transaction under way
+	tid      uint64 // of the current transaction
 	active   bool   // this side sent REQ or SIDR_REQ
 
 	attr  Attr
@@ -33,7 +33,7 @@ type timer struct {
 	every   time.Duration
 }
 
-// mail is what a call has to send, and to tell its owner.
+// mail is what a call has to send, and its events for the owner.
 type mail struct {
 	msgDue  bool // msg is to be sent
 	mraDue  bool
@@ -48,7 +48,7 @@ type mail struct {
 	reject  rejected
 	msg     [Size]byte // the message to send, and to send again
 	private private
-	bye     private // of EventDisconnected, before which another event may wait
+	bye     private // of EventDisconnected, which may wait behind another event
 }
 
 // private is the private data of an event.
@@ -57,7 +57,7 @@ type private struct {
 	buf  [DREPPrivateDataSize]byte
 }
 
-// rejected is what a REJ or SIDR_REP said.
+// rejected holds the fields of a REJ or SIDR_REP.
 type rejected struct {
 	what   MessageRejected
 	reason Reason
@@ -106,7 +106,7 @@ func (m *Machine) findQPN(guid uint64, qpn uint32) *call {
 	return nil
 }
 
-// newCall takes a place for a call, or returns nil when all are taken.
+// newCall allocates a call, or returns nil when all are in use.
 func (m *Machine) newCall(addr Address) *call {
 	if len(m.free) == 0 {
 		return nil
@@ -119,7 +119,7 @@ func (m *Machine) newCall(addr Address) *call {
 	return c
 }
 
-// release gives a call's place back.
+// release frees a call.
 func (m *Machine) release(c *call) {
 	m.byID.remove(c)
 	m.sending.remove(c)
@@ -128,7 +128,7 @@ func (m *Machine) release(c *call) {
 	m.free = append(m.free, c.at)
 }
 
-// setHalf counts c as half-open, or not any more.
+// setHalf counts c as half-open, or no longer.
 func (m *Machine) setHalf(c *call, half bool) {
 	in := m.half.of(c).in
 	if half == in {
@@ -164,7 +164,7 @@ type link struct {
 	in         bool
 }
 
-// index finds calls by a key: a table of lists that takes no memory after init.
+// index finds calls by a key: a table of lists that allocates nothing after init.
 type index struct {
 	heads []int32
 	key   uint64
@@ -184,7 +184,7 @@ func (x *index) init(n int, key uint64, of func(*call) *link, calls []call) {
 }
 
 func (x *index) bucket(key uint64) int32 {
-	// The peer chooses what goes in; the machine's key keeps it from choosing the
+	// The peer chooses the key; x.key, which it does not know, keeps it from choosing the
 	// list.
 	h := (key ^ x.key) * 0x9e3779b97f4a7c15
 	h = (h ^ h>>29 ^ x.key) * (x.key | 1)
@@ -295,7 +295,7 @@ func (f *fifo) remove(c *call) {
 	*q = queued{}
 }
 
-// arm has c looked at after d.
+// arm sets the timer of c to d from now.
 func (m *Machine) arm(c *call, d time.Duration) {
 	due := m.now + int64(d)
 	if c.timer.at < 0 {
@@ -305,7 +305,7 @@ func (m *Machine) arm(c *call, d time.Duration) {
 	}
 }
 
-// stop has c not looked at any more.
+// stop stops the timer of c.
 func (m *Machine) stop(c *call) {
 	if c.timer.at >= 0 {
 		m.timers.Remove(int(c.timer.at))

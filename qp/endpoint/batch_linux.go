@@ -14,9 +14,9 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// A batch is as many datagrams as one system call receives or sends. Packets of one
-// length to one destination go as one datagram, which the kernel or a card takes apart,
-// and come as one (UDP segmentation and receive offload).
+// A batch is as many datagrams as one system call receives or sends. Packets of one length
+// to one destination are sent as one datagram, which the kernel or a card splits, and
+// received as one (UDP segmentation and receive offload).
 const (
 	batchSize  = 32
 	datagramSz = 1 << 16 // received, of many packets
@@ -65,7 +65,7 @@ type batch struct {
 	bufs  [batchSize][]byte
 	got   []part // packets received
 	v4    bool
-	split bool // the kernel takes datagrams apart
+	split bool // the kernel splits datagrams
 	scope uint32
 	first int // of those to be sent
 	n     int
@@ -98,7 +98,7 @@ func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
 		b.call = b.transmit
 	}
 	b.once = func(fd uintptr) bool { b.call(fd); return true }
-	// A kernel that has neither does without.
+	// A kernel may have neither.
 	err = raw.Control(func(fd uintptr) {
 		_, serr := syscall.GetsockoptInt(int(fd), solUDP, udpSegment)
 		if b.split = serr == nil; !sends {
@@ -148,8 +148,8 @@ func (b *batch) recv() (n int, err error) {
 	return b.n, nil
 }
 
-// Socket is the UDP wire by itself, for those who run a port in a loop of their own
-// (Linux). See UDP for what it can and cannot. It is not safe for concurrent use.
+// Socket is the UDP wire by itself, for programs that run a port in a loop of their own
+// (Linux). UDP has its limits. It is not safe for concurrent use.
 type Socket struct{ u *udp }
 
 // OpenSocket opens port 4791 of an address of this host.
@@ -167,10 +167,12 @@ func (s *Socket) SyscallConn() (syscall.RawConn, error) { return s.u.conn.Syscal
 // PathMTU returns the largest payload of a packet that fits the link, in bytes.
 func (s *Socket) PathMTU() int { return fitting(s.u.linkMT, s.u.local.Addr().Is4()) }
 
-// PeerMAC is for the port's configuration: any will do, for none is sent.
+// PeerMAC is for the port's configuration. Its value does not matter, because no Ethernet
+// header is sent.
 func (s *Socket) PeerMAC() frame.MAC { return s.u.peerMAC() }
 
-// Receive takes what has come, without a wait, and returns how many packets that is.
+// Receive receives the packets that have arrived, without waiting, and returns their
+// number.
 func (s *Socket) Receive() int {
 	if s.u.in.raw.Read(s.u.in.once) != nil || s.u.in.errno != 0 {
 		return 0
@@ -178,16 +180,16 @@ func (s *Socket) Receive() int {
 	return s.u.in.n
 }
 
-// Packet returns the i-th packet received, from its IP header on, which is made up. It
-// is valid until the next call.
+// Packet returns the i-th packet received, with an IP header that is reconstructed. It is
+// valid until the next call.
 func (s *Socket) Packet(i int) []byte { return s.u.packet(i) }
 
 // Decode decodes a packet for Port.HandleDecoded, or returns why it is dropped, for
 // Port.CountDropped. The frame's payload aliases the packet.
 func (s *Socket) Decode(pkt []byte, f *frame.Frame) softnic.Result { return s.u.decode(pkt, f) }
 
-// Send takes packets out of a port and sends them, at most a batch. It returns how many.
-// sent, where not nil, is called with each as an Ethernet frame.
+// Send sends packets of a port, at most a batch, and returns their number. sent, where not
+// nil, is called with each as an Ethernet frame.
 func (s *Socket) Send(now time.Time, p *softnic.Port, sent func([]byte)) (n int, err error) {
 	for n < batchSize && p.NextDecoded(now, &s.u.tx) {
 		b := s.u.put(n, &s.u.tx)
@@ -205,7 +207,7 @@ func (s *Socket) Send(now time.Time, p *softnic.Port, sent func([]byte)) (n int,
 // Close closes the socket.
 func (s *Socket) Close() error { return s.u.close() }
 
-// takeApart adds the packets of a datagram to those received.
+// takeApart splits a received datagram into packets.
 func (b *batch) takeApart(i int) {
 	m, c := &b.msgs[i], &b.ctls[i]
 	rest := b.bufs[i][:min(int(m.n), datagramSz)]
@@ -237,8 +239,8 @@ func networkOrder(p uint16) uint16 {
 	return binary.BigEndian.Uint16(b[:])
 }
 
-// put makes what is behind the first skip bytes of bufs[i] the i-th packet to send: in
-// the same datagram as the packet before, or in one of its own.
+// put makes bufs[i], without its first skip bytes, the i-th packet to send: in the same
+// datagram as the packet before, or in one of its own.
 func (b *batch) put(i, skip int, to netip.AddrPort, joins bool) {
 	if i == 0 {
 		b.n = 0
@@ -275,7 +277,7 @@ func (b *batch) put(i, skip int, to netip.AddrPort, joins bool) {
 	h.Namelen = uint32(unsafe.Sizeof(*name))
 }
 
-// send sends what was put. What the network refuses is lost; a packet that is too long
+// send sends what was put. A packet that the network refuses is lost; one that is too long
 // is an error.
 func (b *batch) send() (err error) {
 	for b.first = 0; b.first < b.n; {
@@ -287,7 +289,7 @@ func (b *batch) send() (err error) {
 			case b.errno == syscall.EMSGSIZE:
 				err = errTooBig
 			case b.msgs[b.first].hdr.Iovlen > 1:
-				b.split = false // the way there cannot: what was lost is sent again without
+				b.split = false // the path does not support it: what was lost is retransmitted without
 			}
 			b.first++
 		}

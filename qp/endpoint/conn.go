@@ -12,38 +12,39 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// ConnConfig says what a connection is like. The zero value is what nil stands for.
+// ConnConfig holds the parameters of a connection. nil means the zero value.
 type ConnConfig struct {
-	// SendDepth is how many requests may be outstanding, and RecvDepth how many
-	// messages may have come and not been taken by Recv: the peer gets RNR NAKs then,
-	// and sends again. 0 means 64 and 16.
+	// SendDepth is how many requests may be outstanding, and RecvDepth how many received
+	// messages may wait for Recv: beyond that the peer gets RNR NAKs, and retransmits. 0
+	// means 64 and 16.
 	SendDepth, RecvDepth int
 	// RecvSize is the longest message that can be received, in bytes. 0 means 65536.
 	RecvSize int
-	// Access is what the peer may do with regions. 0 means READ, WRITE and atomics.
+	// Access is what the peer may do with regions. 0 means READ, WRITE and ATOMIC.
 	Access qp.Access
-	// MaxRdAtomic and MaxDestRdAtomic are how many READs and atomics may be
-	// outstanding at the peer and here. 0 means 16.
+	// MaxRdAtomic and MaxDestRdAtomic are how many READs and ATOMICs may be outstanding at
+	// the peer and here. 0 means 16.
 	MaxRdAtomic, MaxDestRdAtomic int
-	// RetryCnt is how often a packet is sent again without progress before the peer
-	// counts as gone, 1 to 7; 0 means 7. What the peer does when it has no receive
-	// posted is RNRRetry, 1 to 7, where 7 and 0 mean for ever.
+	// RetryCnt is how often a packet is retransmitted without progress before the
+	// connection fails, 1 to 7; 0 means 7. RNRRetry is the same for a peer that has no
+	// receive posted, 1 to 7, where 7 and 0 mean for ever.
 	RetryCnt, RNRRetry uint8
-	// PathMTU is the payload of a packet, in bytes, of the side that dials. 0 means
-	// the endpoint's.
+	// PathMTU is the largest payload of a packet, in bytes, which the side that dials
+	// chooses. 0 means the endpoint's.
 	PathMTU int
 	// Window is how many packets may be outstanding. A peer in software loses what its
-	// buffers do not hold, and all behind it is sent again. 0 means 8192.
+	// buffers do not hold, and everything after it is retransmitted. 0 means 8192.
 	Window int
-	// PrivateData go to the peer with the request (56 bytes), or with what accepts
-	// it (196 bytes).
+	// PrivateData are sent to the peer with the request (at most 56 bytes), or with its
+	// acceptance (at most 196 bytes).
 	PrivateData  []byte
 	TrafficClass uint8 // DSCP and ECN bits
-	// VLAN is the tag (TCI) of the side that dials, with HasVLAN.
+	// VLAN is the tag (TCI) of the connection's frames, which the side that dials chooses;
+	// valid with HasVLAN.
 	VLAN    uint16
 	HasVLAN bool
-	// LinuxAckBeforeRead is for peers that READ with the Linux driver, see
-	// [qp.Config]: without it a lost packet may leave such a READ with no data.
+	// LinuxAckBeforeRead is for peers that READ with the Linux driver, see [qp.Config]:
+	// without it such a READ may end without its data after a loss.
 	LinuxAckBeforeRead bool
 }
 
@@ -70,7 +71,7 @@ func (c *ConnConfig) defaults(e *Endpoint) {
 	}
 }
 
-// attr returns what the port is to ask for or agree to.
+// attr returns the attributes for the port.
 func (c *ConnConfig) attr() softnic.ConnAttr {
 	return softnic.ConnAttr{PrivateData: c.PrivateData, Access: c.Access, PathMTU: c.PathMTU, TrafficClass: c.TrafficClass,
 		VLAN: c.VLAN, HasVLAN: c.HasVLAN, MaxRdAtomic: c.MaxRdAtomic, MaxDestRdAtomic: c.MaxDestRdAtomic, RetryCnt: c.RetryCnt, RNRRetry: c.RNRRetry}
@@ -85,7 +86,7 @@ type Conn struct {
 	local   netip.Addr
 	remote  netip.AddrPort
 	private []byte
-	from    *Listener // that took it, until Accept gives it out
+	from    *Listener // that accepted it, until Accept returns it
 
 	sends sendOps
 	inbox inbox
@@ -95,37 +96,36 @@ type Conn struct {
 	est   bool
 	err   error // why it is over
 
-	tooLong uint64 // the endpoint's count when it was made
+	tooLong uint64 // the endpoint's count when the connection was created
 }
 
 // sendOps are the requests outstanding, by work request ID.
 type sendOps struct {
 	done []func(qp.Completion)
 	free []uint32
-	room []chan struct{} // who waits for a free one
+	room []chan struct{} // callers that wait for a free one
 }
 
-// inbox holds the messages that came and were not taken yet.
+// inbox holds the messages that were received and not yet returned by Recv.
 type inbox struct {
 	bufs    [][]byte
 	got     []Message // oldest first; Data is of bufs
 	arrived chan struct{}
 }
 
-// Message is what came by a SEND, or by a RDMA WRITE with immediate data, which has
-// no Data.
+// Message is a received SEND, or a RDMA WRITE with immediate data, which has no Data.
 type Message struct {
 	N      int // bytes: of the message, or written
 	Op     qp.Op
 	Imm    uint32
 	HasImm bool
-	// InvRKey is, where HasInv, the key of a Window that the peer took away.
+	// InvRKey is, where HasInv, the key of a Window that the peer invalidated.
 	InvRKey uint32
 	HasInv  bool
 	id      uint64
 }
 
-// newConn makes a queue pair with receives posted. The lock is held.
+// newConn creates a queue pair with receives posted. The lock is held.
 func (e *Endpoint) newConn(now time.Time, cfg *ConnConfig) (*Conn, error) {
 	c := &Conn{e: e, ready: make(chan struct{}), over: make(chan struct{}), tooLong: e.counted.TooLong}
 	if cfg != nil {
@@ -142,7 +142,7 @@ func (e *Endpoint) newConn(now time.Time, cfg *ConnConfig) (*Conn, error) {
 	}
 	c.inbox.arrived = make(chan struct{}, 1)
 	err = c.q.Modify(now, &qp.Attr{State: qp.Init, PKey: 0xffff, Access: c.cfg.Access}, qp.AttrState|qp.AttrPKey|qp.AttrAccess)
-	// One piece of memory for all: what is never used is never touched.
+	// One piece of memory for all receives: what is never used is never touched.
 	mem := make([]byte, c.cfg.RecvDepth*c.cfg.RecvSize)
 	for i := 0; i < c.cfg.RecvDepth && err == nil; i++ {
 		b := mem[i*c.cfg.RecvSize:][:c.cfg.RecvSize:c.cfg.RecvSize]
@@ -162,7 +162,7 @@ func (e *Endpoint) newConn(now time.Time, cfg *ConnConfig) (*Conn, error) {
 	return c, nil
 }
 
-// complete takes a completion. The lock is held.
+// complete handles a completion. The lock is held.
 func (c *Conn) complete(now time.Time, wc *qp.Completion) {
 	if wc.Op == qp.OpRecv || wc.Op == qp.OpRecvWrite {
 		if wc.Status != qp.Success {
@@ -219,7 +219,7 @@ func (c *Conn) end(now time.Time, err error) {
 	}
 	c.sends.room = nil
 	if c.call != nil && c.q.State() == qp.Error {
-		// The queue pair failed: its NAK, which says why, goes before the DREQ.
+		// The queue pair failed: its NAK, which says why, is sent before the DREQ.
 		c.e.failed = append(c.e.failed, c)
 	} else if c.call != nil {
 		_ = c.e.port.Disconnect(now, c.call, nil)
@@ -229,8 +229,7 @@ func (c *Conn) end(now time.Time, err error) {
 	c.e.log.Info("connection over", "peer", c.remote, "qpn", c.q.Num(), "err", err)
 }
 
-// gone gives the queue pair back, after the last event of its call. The lock is
-// held.
+// gone destroys the queue pair, after the last event of its call. The lock is held.
 func (c *Conn) gone(now time.Time) {
 	c.e.takeCompletions(now)
 	c.end(now, net.ErrClosed)
@@ -245,11 +244,11 @@ func (c *Conn) gone(now time.Time) {
 	c.q.Destroy()
 }
 
-// Post posts a request and returns: done is called when it is complete, in the order
-// of the posts, never from within Post, and must not block. Until then the memory of
-// wr is the endpoint's. wr's ID and the Signaled flag are not the caller's to use.
-// The errors are qp.ErrQueueFull when SendDepth requests are outstanding, what ended
-// the connection, and those of qp.Requester's PostSend.
+// Post posts a request and returns: done is called when it is complete, in the order of the
+// posts, never from within Post, and must not block. Until then the memory of wr belongs to
+// the endpoint. wr.ID and the Signaled flag are overwritten. The errors are qp.ErrQueueFull
+// when SendDepth requests are outstanding, that of Err after the end of the connection, and
+// those of qp.Requester's PostSend.
 func (c *Conn) Post(wr qp.SendWR, done func(qp.Completion)) error {
 	c.e.mu.Lock()
 	defer c.e.unlockFirst()
@@ -282,8 +281,8 @@ func (c *Conn) post(wr qp.SendWR, done func(qp.Completion)) error {
 	return nil
 }
 
-// do posts a request and waits for its end. When ctx ends before, the connection is
-// over: what is under way cannot be taken back.
+// do posts a request and waits until it is complete. When ctx ends before that, the
+// connection ends: a posted request cannot be cancelled.
 func (c *Conn) do(ctx context.Context, wr qp.SendWR) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -337,7 +336,7 @@ func (c *Conn) abort(err error) {
 	c.e.unlock()
 }
 
-// Send sends a message and waits until the peer has it.
+// Send sends a message and waits until the peer has acknowledged it.
 func (c *Conn) Send(ctx context.Context, b []byte) error {
 	return c.do(ctx, qp.SendWR{Op: qp.OpSend, Local: b})
 }
@@ -347,21 +346,20 @@ func (c *Conn) SendImm(ctx context.Context, b []byte, imm uint32) error {
 	return c.do(ctx, qp.SendWR{Op: qp.OpSendImm, Local: b, Imm: imm})
 }
 
-// SendInvalidate is Send which takes the key of a window away from this side, as the
-// peer asked it to do.
+// SendInvalidate is Send which also invalidates a window of the peer's by its key.
 func (c *Conn) SendInvalidate(ctx context.Context, b []byte, rkey uint32) error {
 	return c.do(ctx, qp.SendWR{Op: qp.OpSendInv, Local: b, RKey: rkey})
 }
 
-// Recv waits for a message and copies it to b. It returns its length, and
-// io.ErrShortBuffer when b holds only its beginning. After the peer has ended the
-// connection, and what it sent before is taken, it returns io.EOF.
+// Recv waits for a message and copies it to b. It returns the number of bytes copied, with
+// io.ErrShortBuffer when b holds only the first part. After the peer has ended the
+// connection, and all messages that it sent before were returned, it returns io.EOF.
 func (c *Conn) Recv(ctx context.Context, b []byte) (int, error) {
 	m, err := c.RecvMessage(ctx, b)
 	return m.N, err
 }
 
-// RecvMessage is Recv for those who want more than the bytes.
+// RecvMessage is Recv with the other fields of a message, such as immediate data.
 func (c *Conn) RecvMessage(ctx context.Context, b []byte) (Message, error) {
 	for {
 		c.e.mu.Lock()
@@ -388,7 +386,7 @@ func (c *Conn) RecvMessage(ctx context.Context, b []byte) (Message, error) {
 	}
 }
 
-// take copies the oldest message out and posts its receive again. The lock is held.
+// take copies the oldest message to b and posts its receive again. The lock is held.
 func (c *Conn) take(b []byte) (Message, error) {
 	m := c.inbox.got[0]
 	c.inbox.got = c.inbox.got[1:]
@@ -407,19 +405,19 @@ func (c *Conn) take(b []byte) (Message, error) {
 	return m, err
 }
 
-// WriteRemote writes b to the peer's memory (RDMA WRITE) and waits until it is
-// there.
+// WriteRemote writes b to the peer's memory (RDMA WRITE) and waits until the peer has
+// acknowledged it.
 func (c *Conn) WriteRemote(ctx context.Context, to Remote, b []byte) error {
 	return c.do(ctx, qp.SendWR{Op: qp.OpWrite, Local: b, RemoteAddr: to.Addr, RKey: to.RKey})
 }
 
-// WriteRemoteImm is WriteRemote with immediate data, which the peer's RecvMessage
-// gets when the bytes are there.
+// WriteRemoteImm is WriteRemote with immediate data, which the peer's RecvMessage returns
+// after the bytes are written.
 func (c *Conn) WriteRemoteImm(ctx context.Context, to Remote, b []byte, imm uint32) error {
 	return c.do(ctx, qp.SendWR{Op: qp.OpWriteImm, Local: b, RemoteAddr: to.Addr, RKey: to.RKey, Imm: imm})
 }
 
-// ReadRemote fills b from the peer's memory (RDMA READ).
+// ReadRemote fills b from the peer's memory (RDMA READ), and waits until it is complete.
 func (c *Conn) ReadRemote(ctx context.Context, b []byte, from Remote) error {
 	return c.do(ctx, qp.SendWR{Op: qp.OpRead, Local: b, RemoteAddr: from.Addr, RKey: from.RKey})
 }
@@ -441,8 +439,9 @@ func (c *Conn) CompareSwap(ctx context.Context, at Remote, compare, swap uint64)
 	return binary.LittleEndian.Uint64(b[:]), err
 }
 
-// Close ends the connection: requests under way end with net.ErrClosed, and the peer
-// is told. It does not wait for the peer. Wait for the requests that matter before.
+// Close ends the connection: outstanding requests end with net.ErrClosed, and a DREQ is
+// sent to the peer. Close does not wait for the peer, or for requests: wait before for
+// those that must complete.
 func (c *Conn) Close() error {
 	c.abort(net.ErrClosed)
 	return nil
@@ -458,18 +457,19 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
-// PrivateData returns what the peer sent along with its request or acceptance, with
-// zeros behind it: the room is 56 or 196 bytes.
+// PrivateData returns the private data of the peer's request or acceptance, padded with
+// zeros to 56 or 196 bytes.
 func (c *Conn) PrivateData() []byte { return c.private }
 
 // QP returns the number of the queue pair.
 func (c *Conn) QP() uint32 { return c.q.Num() }
 
-// LocalAddr and RemoteAddr return the ends. The port of the side that dialled says
-// nothing.
+// LocalAddr returns the address of this side.
 func (c *Conn) LocalAddr() netip.Addr { return c.local }
 
-// RemoteAddr returns the peer's address.
+// RemoteAddr returns the peer's address. Its port has no meaning where the peer dialled.
+// Its port has no meaning where the peer dialled. Its port has no meaning where the peer
+// dialled.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 
 // Counters returns what the queue pair counted.

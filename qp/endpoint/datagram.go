@@ -10,14 +10,14 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// DatagramService is where a datagram service is, as ResolveDatagram found out.
+// DatagramService is the address of a datagram service, as ResolveDatagram returns it.
 type DatagramService struct {
 	Addr        netip.Addr
 	QPN, QKey   uint32
 	PrivateData []byte // 136 bytes
 }
 
-// resolution is a SIDR call under way.
+// resolution is a pending SIDR call.
 type resolution struct {
 	to   netip.AddrPort
 	done chan struct{}
@@ -45,7 +45,7 @@ func (r *resolution) event(ev *cm.Event) {
 	}
 }
 
-// ResolveDatagram asks for the queue pair of a datagram service at "ADDRESS:PORT" of
+// ResolveDatagram requests the queue pair of a datagram service at "ADDRESS:PORT" of
 // RDMA-CM's UDP port space (a SIDR_REQ). private are at most 180 bytes.
 func (e *Endpoint) ResolveDatagram(ctx context.Context, address string, private []byte) (*DatagramService, error) {
 	to, err := e.resolveHost(ctx, address)
@@ -75,18 +75,18 @@ func (e *Endpoint) ResolveDatagram(ctx context.Context, address string, private 
 	return &r.svc, nil
 }
 
-// DatagramRequest is a peer's question for a datagram service.
+// DatagramRequest is a peer's request for a datagram service (SIDR_REQ).
 type DatagramRequest struct {
 	Remote      netip.AddrPort
 	PrivateData []byte // 180 bytes
 }
 
-// DatagramReply answers it.
+// DatagramReply is the reply to a DatagramRequest (SIDR_REP).
 type DatagramReply = cm.SIDRReply
 
-// ServeDatagrams answers questions for a port of RDMA-CM's UDP port space: answer
-// says where the service is. It is called by one goroutine at a time and must not
-// block. The stop that is returned ends it.
+// ServeDatagrams replies to requests for a port of RDMA-CM's UDP port space with what
+// answer returns. answer is called by one goroutine at a time and must not block. Call stop
+// to end the service.
 func (e *Endpoint) ServeDatagrams(port uint16, answer func(*DatagramRequest) DatagramReply) (stop func(), err error) {
 	svc := cm.IPServiceID(cm.ProtocolUDP, port)
 	e.mu.Lock()
@@ -103,7 +103,7 @@ func (e *Endpoint) ServeDatagrams(port uint16, answer func(*DatagramRequest) Dat
 	}, nil
 }
 
-// datagramRequest answers a SIDR_REQ. The lock is held.
+// datagramRequest replies to a SIDR_REQ. The lock is held.
 func (e *Endpoint) datagramRequest(now time.Time, call *softnic.Call, ev *cm.Event) {
 	answer := e.services[ev.Service]
 	if answer == nil || !e.allowed(call.Remote) {

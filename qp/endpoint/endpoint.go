@@ -1,7 +1,7 @@
-// Package endpoint is a RoCE v2 port that runs: a softnic port, driven in real time
-// over a socket, an interface, or memory. It is the one package of the module with
-// goroutines and system calls, and what a program uses that wants RDMA without a
-// card: connections by RDMA-CM with programs like rping, messages, remote memory.
+// Package endpoint is a RoCE v2 port that runs: a softnic port, driven in real time over a
+// socket, an interface, or memory. It is the one package of the module with goroutines, and
+// for programs that want RDMA without a card: connections by RDMA-CM with programs like
+// rping, messages, remote memory.
 //
 //	ep, err := endpoint.Open(endpoint.UDP("192.0.2.10"))
 //	c, err := ep.Dial(ctx, "192.0.2.2:7174", nil)
@@ -10,25 +10,25 @@
 //
 // # Memory
 //
-// A slice given to Send, WriteRemote, ReadRemote or Post belongs to the endpoint
-// until the call returns, or the callback was called: do not write to it, and do not
-// read what a READ is to fill. A region (Register) may be written and read by the
-// peer at any time while it is registered. A program that looks at a region while a
-// peer writes to it races with the peer, as with a real card: agree by messages who
-// may touch it when. (Memory that a SEND's arrival announced is safe to read: the
-// endpoint's lock orders the two.)
+// A slice passed to Send, WriteRemote, ReadRemote or Post belongs to the endpoint until the
+// call returns or, for Post, until done is called: do not write to it, and do not read what
+// a READ is to fill. A region (Register) may be written and read by the peer at any time
+// while it is registered. A program that reads a region while a peer writes to it races
+// with the peer, as with a real card: let messages decide who may access it when. (What a
+// peer wrote before a SEND is safe to read after its message was received: the endpoint's
+// lock orders the two.)
 //
 // # Errors
 //
-// Errors of operations are *OpError: the work completion's status with a sentence.
-// errors.Is finds what they are: net.ErrClosed after Close here, io.EOF and
-// ErrDisconnected when the peer has ended the connection, context errors,
-// syscall.ECONNREFUSED for a REJ, syscall.EHOSTUNREACH when no response came to a
-// request for a connection, syscall.ETIMEDOUT when retries are exhausted.
+// Errors of operations are *OpError: the work completion's status with a sentence. They
+// match, with errors.Is: net.ErrClosed after Close here, io.EOF and ErrDisconnected when
+// the peer has ended the connection, context errors, syscall.ECONNREFUSED for a REJ,
+// syscall.EHOSTUNREACH when no response came to a request for a connection,
+// syscall.ETIMEDOUT when retries are exhausted.
 //
 // # Security
 //
-// RoCE authenticates nobody. See the threat model in README.md of this package.
+// RoCE has no authentication. See the threat model in README.md of this package.
 package endpoint
 
 import (
@@ -50,7 +50,7 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// Config says how an endpoint behaves. The zero value is what Open uses.
+// Config holds the parameters of an endpoint. Open uses the zero value.
 type Config struct {
 	// GIDs are the port's addresses. Empty takes those of the wire.
 	GIDs []netip.Addr
@@ -61,31 +61,30 @@ type Config struct {
 	// PathMTU is the largest payload of a packet in bytes: 256, 512, 1024, 2048 or
 	// 4096. 0 takes the largest that fits the link.
 	PathMTU int
-	// Rate bounds what is sent, in bytes a second; a peer in software loses what
-	// comes faster than it looks. 0 means no bound.
+	// Rate limits what is sent, in bytes a second; a peer in software loses packets that
+	// arrive faster than it handles them. 0 means no limit.
 	Rate int
 
 	// Allow lists the peers that may connect. Empty allows all.
 	Allow []netip.Prefix
-	// MaxHalfOpen bounds requests for connections that are not established, and
-	// MaxHalfOpenPeer those of one address. 0 means 256 and 64.
+	// MaxHalfOpen limits the connections that were requested and are not yet established,
+	// and MaxHalfOpenPeer those of one address. 0 means 256 and 64.
 	MaxHalfOpen, MaxHalfOpenPeer int
-	// MaxConnsPeer bounds the connections that one address made. 0 means MaxQPs.
+	// MaxConnsPeer limits the connections that one address requested. 0 means MaxQPs.
 	MaxConnsPeer int
 
 	// CM has other parameters of the connection machine.
 	CM cm.Config
-	// Port, where not nil, may change the port's configuration before it is made.
+	// Port, where not nil, may change the port's configuration before the port is created.
 	Port func(*softnic.Config)
-	// Filter, where not nil, decides on each Ethernet frame sent or received what is
-	// sent or received in its place: nothing for a loss, two for a duplicate, and so
-	// on. For tests; wires without Ethernet frames (UDP) do not have it. It must not
-	// keep the frame, nor call the endpoint.
+	// Filter, where not nil, is called for each Ethernet frame sent or received and returns
+	// the frames that are sent or received instead: none for a loss, two for a duplicate,
+	// and so on. It is for tests, and not available on wires without Ethernet frames (UDP).
+	// It must not keep the frame, nor call the endpoint.
 	Filter func(sent bool, frame []byte) [][]byte
-	// Logger gets connection events, at Info, and what was refused, at Warn. nil
-	// keeps silent.
+	// Logger receives connection events, at Info, and refusals, at Warn. nil: no log.
 	Logger *slog.Logger
-	// Seed, where not nil, takes the place of entropy, so that numbers and keys
+	// Seed, where not nil, replaces random numbers of the system, so that numbers and keys
 	// are the same each time. For tests.
 	Seed *[32]byte
 }
@@ -105,7 +104,7 @@ type Endpoint struct {
 	peers     map[netip.Addr]int
 	cq        *softnic.CQ
 	qpns      map[uint32]*Conn
-	failed    []*Conn // to be disconnected when what is due was sent
+	failed    []*Conn // to be disconnected when their pending packets were sent
 	pd        qp.PD
 
 	loop    loop
@@ -216,8 +215,8 @@ func mtuCode(n int) cm.MTU {
 	return 0
 }
 
-// overhead is what a packet adds to its payload at most, behind the IP header: UDP,
-// BTH, XRCETH, RETH, immediate data, ICRC.
+// overhead is the most bytes that a packet has after the IP header besides its payload:
+// UDP, BTH, XRCETH, RETH, immediate data, ICRC.
 const overhead = 8 + 12 + 4 + 16 + 4 + 4
 
 // fitting returns the largest path MTU that fits an IP MTU, or 0.
@@ -240,8 +239,8 @@ func (e *Endpoint) PathMTU() int { return e.cfg.PathMTU }
 // Addrs returns the port's addresses.
 func (e *Endpoint) Addrs() []netip.Addr { return append([]netip.Addr(nil), e.cfg.GIDs...) }
 
-// Do runs fn with the port to itself, and sends what comes of it. It is for those
-// who drive queue pairs of their own: fn must not block, and must not call the
+// Do runs fn with exclusive use of the port, and then sends the packets that result. It is
+// for callers that drive queue pairs of their own: fn must not block, and must not call the
 // Endpoint.
 func (e *Endpoint) Do(fn func(now time.Time, p *softnic.Port)) {
 	e.mu.Lock()
@@ -253,8 +252,8 @@ func (e *Endpoint) Do(fn func(now time.Time, p *softnic.Port)) {
 	e.unlock()
 }
 
-// Wait runs done now and after each thing that happens to the port, until it
-// reports true. The error is that of ctx, of the wire, or net.ErrClosed.
+// Wait runs done now and after each change of the port, until it returns true. The error is
+// that of ctx, of the wire, or net.ErrClosed.
 func (e *Endpoint) Wait(ctx context.Context, done func(now time.Time, p *softnic.Port) bool) error {
 	stop := context.AfterFunc(ctx, func() {
 		e.mu.Lock()
@@ -287,7 +286,7 @@ func (e *Endpoint) Wait(ctx context.Context, done func(now time.Time, p *softnic
 	}
 }
 
-// Inject sends an Ethernet frame as it is, past the port and Config.Filter. For tests.
+// Inject sends an Ethernet frame as it is, without the port and Config.Filter. For tests.
 // On a wire without Ethernet frames (UDP) it fails.
 func (e *Endpoint) Inject(frame []byte) error {
 	e.mu.Lock()
@@ -301,9 +300,9 @@ func (e *Endpoint) Inject(frame []byte) error {
 	return nil
 }
 
-// Capture writes what is sent and received from now on to w, as a pcap file of
-// Ethernet frames, until it is called with nil. Headers that the wire does not show
-// are made up. Writing errors end the capture.
+// Capture writes what is sent and received from now on to w, as a pcap file of Ethernet
+// frames, until it is called with nil. Headers that the wire does not show are
+// reconstructed. A write error ends the capture.
 func (e *Endpoint) Capture(w io.Writer) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -326,9 +325,9 @@ func (e *Endpoint) record(now time.Time, b []byte) {
 	}
 }
 
-// Close ends all connections and the endpoint. Connections get a DREQ each, sent
-// once; operations under way end with net.ErrClosed. It returns within a second,
-// and no goroutine is left.
+// Close ends all connections and the endpoint. For each connection a DREQ is sent, once;
+// outstanding operations end with net.ErrClosed. It returns within a second, and no
+// goroutine is left.
 func (e *Endpoint) Close() error {
 	e.mu.Lock()
 	if e.loop.closed {
@@ -349,7 +348,7 @@ func (e *Endpoint) Close() error {
 	return e.loop.stop(e)
 }
 
-// handleEvent tells of an event of the connection machine. The lock is held.
+// handleEvent handles an event of the connection machine. The lock is held.
 func (e *Endpoint) handleEvent(now time.Time, call *softnic.Call, ev *cm.Event) {
 	switch u := call.User.(type) {
 	case *Conn:
@@ -384,7 +383,7 @@ func (e *Endpoint) connEvent(now time.Time, c *Conn, ev *cm.Event) {
 			}
 		}
 	case cm.EventRejected:
-		if c.est { // the peer ended it before it had our RTU
+		if c.est { // the peer ended it before it had received our RTU
 			c.end(now, ErrDisconnected)
 			break
 		}

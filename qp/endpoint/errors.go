@@ -19,13 +19,13 @@ type disconnected struct{}
 func (disconnected) Error() string        { return "endpoint: the peer has ended the connection" }
 func (disconnected) Is(target error) bool { return target == io.EOF || target == syscall.ECONNRESET }
 
-// OpError is a request that failed, and with it its connection.
+// OpError says why a request failed; its connection has failed with it.
 type OpError struct {
 	Op     string // of the request, in the words of verbs
 	Peer   netip.AddrPort
 	Status qp.Status
-	// TooLong is set when the link refused packets while the connection stood, since its
-	// MTU is smaller than it was when the endpoint was opened.
+	// TooLong is set when the link refused packets during the connection, because its MTU
+	// is smaller than when the endpoint was opened.
 	TooLong bool
 }
 
@@ -38,12 +38,12 @@ var statusSentences = map[qp.Status]string{
 	qp.LocalLengthErr:      "the message is longer than the receive: raise RecvSize",
 	qp.LocalQPOpErr:        "the queue pair failed here",
 	qp.LocalProtErr:        "local memory does not allow it",
-	qp.WRFlushErr:          "the connection ended before it was done",
-	qp.BadRespErr:          "the peer's response was not to the request",
+	qp.WRFlushErr:          "the connection ended before the request was complete",
+	qp.BadRespErr:          "the peer's response does not match the request",
 	qp.RemoteInvalidReqErr: "the peer found the request invalid: the message may be longer than its receive, or the operation not enabled",
-	qp.RemoteAccessErr:     "the peer's memory does not allow it: check key, address, length and rights",
-	qp.RemoteOpErr:         "the peer failed to do it",
-	qp.RetryExcErr:         "the peer does not respond: it may be gone, or the network",
+	qp.RemoteAccessErr:     "the peer's memory does not allow it: check R_Key, address, length and rights",
+	qp.RemoteOpErr:         "the peer could not complete the operation",
+	qp.RetryExcErr:         "the peer does not respond: it, or the network, may be down",
 	qp.RNRRetryExcErr:      "the peer had no receive posted for too long",
 }
 
@@ -71,8 +71,8 @@ func (e *OpError) Is(target error) bool {
 	return false
 }
 
-// RejectedError is a refused request for a connection. Decide returns one to choose
-// reason and private data.
+// RejectedError says why a request for a connection was refused. Decide returns one to
+// choose reason and private data.
 type RejectedError struct {
 	Peer        netip.AddrPort
 	Reason      cm.Reason
@@ -95,7 +95,7 @@ func (e *RejectedError) Is(target error) bool { return target == syscall.ECONNRE
 // UnreachableError means that no response came to a request for a connection.
 type UnreachableError struct{ Peer netip.AddrPort }
 
-// Error says what to look at.
+// Error says what to check.
 func (e *UnreachableError) Error() string {
 	return "no response: check the address, that a RoCE device is up there, and that UDP port 4791 is not filtered"
 }

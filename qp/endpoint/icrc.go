@@ -14,8 +14,8 @@ type idFinder struct {
 	spaces map[int]*idSpace
 }
 
-// find returns the identification that makes the ICRC of the IP packet pkt right,
-// where pkt has 0. There is none when the packet is corrupt, but once in 65536.
+// find returns the identification that makes the ICRC of the IP packet pkt right, where pkt
+// has 0. A corrupt packet has none, except with probability 2^-16.
 func (f *idFinder) find(pkt []byte) (uint16, bool) {
 	n := len(pkt) - crc.Size
 	diff := crc.Sum(pkt[:n]) ^ crc.Stored(pkt)
@@ -25,7 +25,7 @@ func (f *idFinder) find(pkt []byte) (uint16, bool) {
 	if f.strict || pkt[0]>>4 != 4 {
 		return 0, false
 	}
-	// The bytes behind the identification that the ICRC covers.
+	// The bytes after the identification that the ICRC covers.
 	tail := n - 6
 	s := f.spaces[tail]
 	if s == nil {
@@ -36,10 +36,11 @@ func (f *idFinder) find(pkt []byte) (uint16, bool) {
 	return id, v == 0
 }
 
-// idSpace is what identifications do to an ICRC that covers so many bytes behind
-// them. A CRC is linear: each bit of the identification flips its own set of the
-// ICRC's bits, so that what 65536 identifications can do is a space of 16 dimensions.
-// It is held in echelon form, each vector with the identification that makes it.
+// idSpace holds the changes of an ICRC that identifications cause, for a number of covered
+// bytes after them. A CRC is linear: each bit of the identification flips its own set of
+// the ICRC's bits, so that the changes by 65536 identifications are a vector space of 16
+// dimensions. It is held in echelon form, each vector with the identification that causes
+// it.
 type idSpace struct {
 	vec [16]uint32
 	id  [16]uint16
@@ -52,7 +53,7 @@ func newIDSpace(tail int) *idSpace {
 		id := uint16(1) << bit
 		v := crc.Patch(0, tail, []byte{0, 0}, binary.BigEndian.AppendUint16(nil, id))
 		v, id = s.reduce(n, v, id)
-		// A CRC of 32 bits tells any two identifications apart, so v is not 0.
+		// A CRC of 32 bits differs for any two identifications, so v is not 0.
 		s.vec[n], s.id[n] = v, id
 		n++
 	}

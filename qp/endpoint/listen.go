@@ -15,9 +15,9 @@ import (
 )
 
 // Dial connects to a listener at "ADDRESS:PORT" (IPv6: "[ADDRESS]:PORT"), a port of
-// RDMA-CM's TCP port space; a host name is looked up. cfg may be nil. Dial returns
-// when both sides are ready, with the error of ctx, a *RejectedError or an
-// *UnreachableError (after 74 seconds of silence, unless ctx ends before).
+// RDMA-CM's TCP port space; a host name is looked up. cfg may be nil. Dial returns when
+// both sides are ready. Its errors wrap the error of ctx, a *RejectedError or an
+// *UnreachableError (after 74 seconds without a response, unless ctx ends before).
 func (e *Endpoint) Dial(ctx context.Context, address string, cfg *ConnConfig) (*Conn, error) {
 	to, err := e.resolveHost(ctx, address)
 	if err != nil {
@@ -112,35 +112,36 @@ func (e *Endpoint) resolveHost(ctx context.Context, address string) (netip.AddrP
 type Request struct {
 	Remote      netip.AddrPort
 	Local       netip.Addr
-	PrivateData []byte // 56 bytes, zeros behind what counts
+	PrivateData []byte // 56 bytes, padded with zeros
 	Attr        cm.Attr
-	// Config is what the connection will be like; Decide may change it.
+	// Config holds the parameters of the connection; Decide may change it.
 	Config ConnConfig
 }
 
-// ListenConfig says how a listener takes connections.
+// ListenConfig holds the parameters of a listener.
 type ListenConfig struct {
 	ConnConfig
 	// Backlog bounds the connections that wait for Accept. 0 means 128.
 	Backlog int
-	// Decide, where not nil, is asked before a request is accepted. An error refuses
-	// it: a *RejectedError with its reason and private data, any other as refused by
-	// the program. It is called by one goroutine at a time, and must not block.
+	// Decide, where not nil, is called before a request is accepted. An error refuses the
+	// request: a *RejectedError with its reason and private data, any other with the reason
+	// "refused by the application" (cm.ReasonConsumer). It is called by one goroutine at a
+	// time, and must not block.
 	Decide func(*Request) error
 }
 
-// Listener takes connections for a port.
+// Listener accepts connections for a port.
 type Listener struct {
 	e        *Endpoint
 	service  cm.ServiceID
 	cfg      ListenConfig
 	accepted chan *Conn
-	waiting  int // accepted, or being so, and not given out
+	waiting  int // accepted, or being accepted, and not yet returned by Accept
 	closed   chan struct{}
 }
 
-// Listen takes connections for ":PORT" of RDMA-CM's TCP port space, at all addresses
-// of the endpoint. cfg may be nil. ctx bounds nothing but the call.
+// Listen accepts connections for ":PORT" of RDMA-CM's TCP port space, at all addresses of
+// the endpoint. cfg may be nil. ctx limits only the call itself.
 func (e *Endpoint) Listen(ctx context.Context, address string, cfg *ListenConfig) (*Listener, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -202,8 +203,8 @@ func (l *Listener) give(c *Conn) *Conn {
 // Port returns the port that l listens to.
 func (l *Listener) Port() uint16 { return l.service.Port() }
 
-// Close ends listening: requests are refused from now on. Connections that Accept
-// has not given out are closed, the others stay.
+// Close ends listening: requests are refused from now on. Connections that Accept has not
+// returned are closed, the others stay open.
 func (l *Listener) Close() error {
 	l.e.mu.Lock()
 	defer l.e.unlock()
@@ -231,7 +232,7 @@ func (l *Listener) close() {
 	}
 }
 
-// push gives an established connection to Accept. The lock is held.
+// push queues an established connection for Accept. The lock is held.
 func (l *Listener) push(now time.Time, c *Conn) {
 	select {
 	case <-l.closed:
@@ -241,7 +242,7 @@ func (l *Listener) push(now time.Time, c *Conn) {
 	}
 	select {
 	case l.accepted <- c:
-	default: // cannot be: waiting is bounded
+	default: // cannot happen: waiting is bounded
 		c.end(now, net.ErrClosed)
 	}
 }
@@ -265,7 +266,7 @@ func (e *Endpoint) request(now time.Time, call *softnic.Call, ev *cm.Event) {
 	}
 	switch {
 	case l == nil:
-		refuse("nobody listens", cm.ReasonInvalidServiceID, nil)
+		refuse("no listener", cm.ReasonInvalidServiceID, nil)
 		return
 	case !e.allowed(call.Remote):
 		refuse("not in an allowed prefix", cm.ReasonConsumer, nil)
@@ -298,7 +299,7 @@ func (e *Endpoint) request(now time.Time, call *softnic.Call, ev *cm.Event) {
 			e.accept(now, l, call, r, err)
 			e.settle(now)
 		}
-		e.mu.Unlock() // whoever runs this calls what else there is
+		e.mu.Unlock() // the caller runs the other callbacks
 	})
 }
 

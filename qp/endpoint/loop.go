@@ -21,8 +21,8 @@ type loop struct {
 	done    chan struct{}
 }
 
-// With a rate, what a packet counts for at least, and how many bytes the loop may be
-// ahead.
+// With a rate: the least number of bytes that a packet counts as, and how many bytes may be
+// sent ahead of it.
 const (
 	minCost = 1024
 	burst   = 48 << 10
@@ -71,8 +71,8 @@ func (l *loop) read(e *Endpoint) {
 	}
 }
 
-// settle tells whom it concerns what became of the calls into the port, sends what
-// it has, and arms the timer. It reports whether anything was sent. The lock is held.
+// settle is called after calls into the port: it handles completions and events, sends
+// packets, and arms the timer. It reports whether anything was sent. The lock is held.
 func (e *Endpoint) settle(now time.Time) (sent bool) {
 	if e.loop.closed {
 		return false
@@ -81,7 +81,7 @@ func (e *Endpoint) settle(now time.Time) (sent bool) {
 		e.takeEvents(now)
 		e.takeCompletions(now)
 		sent = e.send(now) || sent
-		// Datagrams complete as they are sent, and what goes to the port itself arrives.
+		// Sending completes datagrams, and packets to the port itself arrive.
 		again := e.takeEvents(now)
 		again = e.takeCompletions(now) || again
 		for _, c := range e.failed {
@@ -134,7 +134,7 @@ func (e *Endpoint) send(now time.Time) (any bool) {
 	return any
 }
 
-// takes returns how long n bytes take at the rate.
+// takes returns how long sending n bytes takes at the rate.
 func (e *Endpoint) takes(n int) time.Duration {
 	return time.Duration(n) * time.Second / time.Duration(e.cfg.Rate)
 }
@@ -147,8 +147,8 @@ func (l *loop) stop(e *Endpoint) error {
 	return err
 }
 
-// takeEvents tells of what happened to queue pairs and calls, and reports whether
-// anything did to calls.
+// takeEvents handles events of queue pairs and calls, and reports whether there was one of
+// a call.
 func (e *Endpoint) takeEvents(now time.Time) (any bool) {
 	var q softnic.Event
 	for e.port.NextEvent(&q) {
@@ -177,16 +177,18 @@ func (e *Endpoint) takeCompletions(now time.Time) (any bool) {
 	return any
 }
 
-// callbacks calls what callers gave, in order, one at a time, without the lock.
+// callbacks runs the functions that callers passed, in order, one at a time, without the
+// lock.
 type callbacks struct {
 	queue   []func()
 	running bool
 }
 
-// later has fn called once the lock is free.
+// later queues fn to be called when the lock is released.
 func (e *Endpoint) later(fn func()) { e.calls.queue = append(e.calls.queue, fn) }
 
-// unlock unlocks, and calls the callbacks, unless another goroutine is at it.
+// unlock releases the lock and runs the callbacks, unless another goroutine is running
+// them.
 func (e *Endpoint) unlock() {
 	for len(e.calls.queue) != 0 && !e.calls.running {
 		q := e.calls.queue
@@ -201,8 +203,8 @@ func (e *Endpoint) unlock() {
 	e.mu.Unlock()
 }
 
-// unlockFirst unlocks, and has another goroutine call the callbacks: a caller may hold
-// what they want.
+// unlockFirst releases the lock, and has another goroutine run the callbacks: the caller
+// may hold locks that they need.
 func (e *Endpoint) unlockFirst() {
 	if len(e.calls.queue) != 0 && !e.calls.running {
 		go func() {

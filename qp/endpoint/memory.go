@@ -7,15 +7,15 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// Remote is memory of a peer: what a program tells another, in a message or in
-// private data, so that it may write or read there.
+// Remote names memory of a peer. A program sends it to another, in a message or in private
+// data, so that this may write or read there.
 type Remote struct {
 	Addr uint64
 	RKey uint32
 	Len  uint32
 }
 
-// RemoteSize is how many bytes a Remote takes in a message.
+// RemoteSize is the length in bytes of an encoded Remote.
 const RemoteSize = 16
 
 // AppendBinary appends r to b: address, key and length, big-endian.
@@ -42,7 +42,7 @@ func (r Remote) At(offset uint32) Remote {
 	return Remote{r.Addr + uint64(offset), r.RKey, r.Len - min(offset, r.Len)}
 }
 
-// MR is a memory region: memory that peers may reach while it is registered.
+// MR is a memory region: memory that peers may access while it is registered.
 type MR struct {
 	e    *Endpoint
 	key  uint32
@@ -50,9 +50,9 @@ type MR struct {
 	buf  []byte
 }
 
-// Register lets peers reach b, as far as access says: qp.RemoteRead,
-// qp.RemoteWrite, qp.RemoteAtomic. All connections of the endpoint may use the key,
-// if the peer knows it.
+// Register lets peers access b with the rights in access: qp.RemoteRead, qp.RemoteWrite,
+// qp.RemoteAtomic. Any peer with a connection to the endpoint that knows the key may use
+// it.
 func (e *Endpoint) Register(b []byte, access qp.Access) (*MR, error) {
 	if uint64(len(b)) > 1<<32-1 {
 		return nil, fmt.Errorf("endpoint: register: %d bytes, at most %d fit a region", len(b), uint32(1<<32-1))
@@ -68,14 +68,14 @@ func (e *Endpoint) Register(b []byte, access qp.Access) (*MR, error) {
 	return m, nil
 }
 
-// newAddr returns an address for a region: a page of its own, of no use to whoever
-// wants to know where the memory is.
+// newAddr returns a virtual address for a region, on pages of its own. It reveals nothing
+// of where the memory is.
 func (e *Endpoint) newAddr(n int) uint64 {
 	hi, lo := uint64(e.port.NewPSN()), uint64(e.port.NewPSN())
 	return 1<<46 | (hi<<24|lo)&(1<<46-1)&^0xfff
 }
 
-// Addr, RKey and Remote return what a peer must know.
+// Addr returns the region's virtual address, which a peer must know.
 func (m *MR) Addr() uint64 { return m.addr }
 
 // RKey returns the region's key.
@@ -87,25 +87,25 @@ func (m *MR) Bytes() []byte { return m.buf }
 // Remote returns address, key and length, for a message to the peer.
 func (m *MR) Remote() Remote { return Remote{m.addr, m.key, uint32(len(m.buf))} }
 
-// Close takes the region away: requests that name its key are refused from now on,
-// and the memory is the caller's alone when Close returns.
+// Close deregisters the region: requests with its key are refused from now on, and nothing
+// accesses the memory after Close returns.
 func (m *MR) Close() error {
 	m.e.mu.Lock()
 	defer m.e.mu.Unlock()
 	return m.e.regs.Deregister(m.key)
 }
 
-// Window is a memory window (type 2B): a part of a region that one peer may reach, by
-// a key of its own, until either side takes the key away. The peer does so by a SEND
-// with invalidate (Message.InvRKey tells). Programs that lend memory for one request,
-// as storage protocols do, have a window for each request that may be outstanding, and
-// bind it anew each time.
+// Window is a memory window (type 2B): a part of a region that one peer may access, by a
+// key of its own, until either side invalidates the key. The peer does so by a SEND with
+// invalidate (see Message.InvRKey). Programs that grant access for the time of one request,
+// as storage protocols do, have a window for each request that may be outstanding, and bind
+// it again each time.
 type Window struct {
 	e   *Endpoint
 	key uint32
 }
 
-// AllocWindow makes a window that is not bound.
+// AllocWindow allocates a window that is not bound.
 func (e *Endpoint) AllocWindow() (*Window, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -116,10 +116,9 @@ func (e *Endpoint) AllocWindow() (*Window, error) {
 	return &Window{e: e, key: key}, nil
 }
 
-// Bind lets the peer of c reach n bytes, 1 or more, of a region from an offset on, as
-// far as access says, and returns what the peer must know: the key is another one each
-// time. The region needs qp.MWBind, and no other right. A window that is bound is taken
-// from whom it was bound to before.
+// Bind lets the peer of c access n bytes, 1 or more, of a region from an offset on with the
+// rights in access, and returns what the peer must know; the key differs each time. The
+// region needs qp.MWBind, and no other right. A window that is bound is invalidated first.
 func (w *Window) Bind(c *Conn, m *MR, offset, n uint32, access qp.Access) (Remote, error) {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()
@@ -136,15 +135,15 @@ func (w *Window) Bind(c *Conn, m *MR, offset, n uint32, access qp.Access) (Remot
 // RKey returns the key of the last Bind.
 func (w *Window) RKey() uint32 { return w.key }
 
-// Invalidate takes the key away; that the peer has done so already is no error.
-// Requests that name it are refused from now on.
+// Invalidate invalidates the key; it has no effect where the peer has done so already.
+// Requests with the key are refused from now on.
 func (w *Window) Invalidate() {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()
 	_ = w.e.regs.InvalidateLocal(w.key)
 }
 
-// Close takes the window away.
+// Close deallocates the window.
 func (w *Window) Close() error {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()

@@ -14,10 +14,10 @@ import (
 // Counters count what an endpoint did with connections.
 type Counters struct {
 	Dialled     uint64 // requests for connections sent
-	Established uint64 // connections that came to stand, of both sides
+	Established uint64 // connections established, requested by either side
 	Refused     uint64 // requests refused here
 	Rejected    uint64 // connections that a peer refused
-	TooLong     uint64 // times that packets were lost since the link's MTU is smaller by now
+	TooLong     uint64 // times that packets were lost because the link's MTU has become smaller
 	// Dropped are the packets that came faster than they were taken: the system had no
 	// room for them in the socket's buffer or ring. Those that come as one datagram
 	// (UDP_GRO) count as one. Linux; 0 on a TAP interface, where the host counts them as
@@ -30,13 +30,13 @@ type Metrics struct {
 	Endpoint    Counters
 	Port        softnic.Counters
 	CM          cm.MachineCounters
-	QPs         qp.Counters // sums over the connections that stand
+	QPs         qp.Counters // sums over the established connections
 	Conns       int
 	Calls       int // of the connection machine, those in timewait included
 	HalfOpen    int
 	Regions     int
 	Outstanding int // requests posted and not complete
-	Inbox       int // messages received and not taken
+	Inbox       int // messages received and not yet returned by Recv
 }
 
 // Metrics returns the endpoint's numbers.
@@ -58,8 +58,8 @@ func (e *Endpoint) Metrics() Metrics {
 	return m
 }
 
-// WriteOpenMetrics writes the numbers as OpenMetrics text. Those of queue pairs are
-// of the connections that stand, and so may fall.
+// WriteOpenMetrics writes the numbers as OpenMetrics text. Those of queue pairs are of the
+// established connections, and so may fall.
 func (m *Metrics) WriteOpenMetrics(w io.Writer) error {
 	var b strings.Builder
 	counters := func(prefix string, kind string, v any) {
@@ -92,7 +92,7 @@ func (m *Metrics) WriteOpenMetrics(w io.Writer) error {
 	return err
 }
 
-// snake turns RxICRCEncapsulated into rx_icrc_encapsulated.
+// snake converts RxICRCEncapsulated to rx_icrc_encapsulated.
 func snake(s string) string {
 	var b strings.Builder
 	upper := func(i int) bool { return i >= 0 && i < len(s) && s[i] >= 'A' && s[i] <= 'Z' }

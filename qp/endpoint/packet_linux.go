@@ -11,10 +11,10 @@ import (
 	"unsafe"
 )
 
-// packet is a transport over a packet socket. What arrives stands in a ring that the
-// kernel shares, and is handed to the port from there; what leaves goes many frames a
-// call. The ring is of version 2 (TPACKET_V2): a frame is seen at once, where one of
-// version 3 waits until its block is full or a timer of milliseconds fires.
+// packet is a transport over a packet socket. Received frames are in a ring that the kernel
+// shares, and are handed to the port from there; frames are sent in batches. The ring is of
+// version 2 (TPACKET_V2), in which a frame is visible at once; with version 3 it waits
+// until its block is full or a timer of milliseconds fires.
 type packet struct {
 	device
 	raw  syscall.RawConn
@@ -44,7 +44,7 @@ const (
 	packetReserve = 12
 
 	tpacketV2 = 1
-	vlanRoom  = 4 // reserved before each frame, for the tag that the kernel took out
+	vlanRoom  = 4 // reserved before each frame, for the tag that the kernel removed
 
 	statusUser      = 1
 	statusVLANValid = 1 << 4
@@ -59,7 +59,7 @@ type tpacket2 struct {
 	_                    uint32
 }
 
-// newPacket makes the ring of a packet socket whose interface has an MTU.
+// newPacket maps the ring of a packet socket.
 func newPacket(d device, fd int) (*packet, error) {
 	p := &packet{device: d, slot: 2048, size: 4 << 20}
 	for p.slot < d.linkMTU+256 {
@@ -94,8 +94,7 @@ func newPacket(d device, fd int) (*packet, error) {
 // header returns the header of a slot.
 func (p *packet) header(i int) *tpacket2 { return (*tpacket2)(unsafe.Pointer(&p.ring[i*p.slot])) }
 
-// wait waits for frames. The slots of those that it returned before are the kernel's
-// again.
+// wait waits for frames. The slots of those before are given back to the kernel.
 func (p *packet) wait() error {
 	if p.ring == nil {
 		var bad error
@@ -118,7 +117,7 @@ func (p *packet) wait() error {
 		case len(p.in) != 0:
 			return nil
 		}
-		// The interface is down: it may come back, and what comes then finds us here.
+		// The interface is down. It may come up again, and then frames are received.
 		time.Sleep(50 * time.Millisecond)
 	}
 }

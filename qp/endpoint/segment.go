@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Segment is an Ethernet segment of two hosts whose frames travel in UDP datagrams,
-// one each, without FCS: what QEMU's -netdev dgram and socket speak. local and remote
-// are ADDRESS:PORT; addrs are the port's addresses on the segment.
+// Segment is an Ethernet segment of two hosts whose frames are carried in UDP datagrams,
+// one each, without FCS, as by QEMU's -netdev dgram and socket. local and remote are
+// ADDRESS:PORT; addrs are the port's addresses on the segment.
 func Segment(local, remote string, addrs ...netip.Addr) Wire {
 	return segmentWire{local, remote, addrs}
 }
@@ -20,7 +20,7 @@ type segmentWire struct {
 	addrs         []netip.Addr
 }
 
-// segmentMTU is what QEMU's cards take at most.
+// segmentMTU is the largest MTU of QEMU's cards.
 const segmentMTU = 9216
 
 func (w segmentWire) open(cfg *Config) (transport, error) {
@@ -41,7 +41,7 @@ func (w segmentWire) open(cfg *Config) (transport, error) {
 	return &segment{frames: frames{filter: cfg.Filter}, conn: c, peer: r, buf: make([]byte, 1<<16)}, nil
 }
 
-// addrs takes the addresses of a wire where the configuration has none.
+// addrs uses the addresses of a wire where the configuration has none.
 func (cfg *Config) addrs(a []netip.Addr) {
 	if len(cfg.GIDs) == 0 {
 		cfg.GIDs = a
@@ -67,7 +67,7 @@ func (s *segment) wait() error {
 		case errors.Is(err, net.ErrClosed):
 			return err
 		}
-		time.Sleep(time.Millisecond) // nobody listens at the other end: there may be soon
+		time.Sleep(time.Millisecond) // the other end is not open yet
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// Stream makes a byte stream of a connection, where both ends do so: what is written
-// goes in messages of at most RecvSize bytes. Reads and writes end with ctx.
+// Stream returns a byte stream over a connection; both ends must use it. What is written is
+// sent in messages of at most RecvSize bytes. Reads and writes end with ctx.
 func (c *Conn) Stream(ctx context.Context) io.ReadWriteCloser {
 	return &stream{c: c, ctx: ctx, buf: make([]byte, c.cfg.RecvSize)}
 }

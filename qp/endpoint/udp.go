@@ -13,21 +13,21 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// UDP is a plain UDP socket on port 4791 of an address of this host, which wants no
+// UDP is a plain UDP socket on port 4791 of an address of this host, which needs no
 // privilege (Linux). An IPv6 link-local address needs its zone: "fe80::1%eth0".
 //
-// A UDP socket does not show the IP header that a packet's ICRC covers. All of it is
-// known but the 16-bit identification that an IPv4 sender chose: a packet is taken
-// whose ICRC is right for some identification, so that a corrupted packet passes with
+// A UDP socket does not show the IP header that a packet's ICRC covers. All of it is known
+// except the 16-bit identification that an IPv4 sender chose: a packet is accepted if its
+// ICRC is right for some identification, so that a corrupted packet is accepted with
 // probability 2^-16 instead of 2^-32. The socket sends with identification 0 (to its own
-// host the kernel may count it up) and Don't Fragment, needs peers that set Don't
-// Fragment and no IP options, sends from port 4791 only, and knows nothing of ECN, VLANs
-// and DSCP.
+// host the kernel may increment it) and Don't Fragment, needs peers that set Don't Fragment
+// and no IP options, sends from port 4791 only, and supports neither ECN nor VLANs nor
+// DSCP.
 func UDP(address string) Wire { return udpWire{address: address} }
 
-// StrictUDP is UDP, but takes IPv4 packets of identification 0 only, as another StrictUDP
-// sends them; the Linux driver counts it up, and so does UDP with packets that it sends at
-// once to its own host.
+// StrictUDP is UDP, but accepts only IPv4 packets with identification 0, as another
+// StrictUDP sends them. The Linux driver increments the identification, and so does UDP for
+// packets to its own host that it sends together.
 func StrictUDP(address string) Wire { return udpWire{address, true} }
 
 type udpWire struct {
@@ -52,7 +52,7 @@ func (w udpWire) listen() (*udp, error) {
 	a = a.Unmap()
 	switch {
 	case a.IsUnspecified():
-		return nil, fmt.Errorf("UDP: %v is no address that peers could send to: name one of this host's", a)
+		return nil, fmt.Errorf("UDP: %v is not an address that peers can send to: use an address of this host", a)
 	case a.IsMulticast():
 		return nil, fmt.Errorf("UDP: %v is a multicast address", a)
 	case a.IsLinkLocalUnicast() && a.Is6() && a.Zone() == "":
@@ -61,9 +61,8 @@ func (w udpWire) listen() (*udp, error) {
 	return newUDP(a, w.strict)
 }
 
-// udp is a transport over a UDP socket. The kernel makes the IP and UDP headers of
-// what is sent, and hides those of what is received; they are made up to compute
-// the ICRC.
+// udp is a transport over a UDP socket. The kernel writes the IP and UDP headers of what is
+// sent, and removes those of what is received; they are reconstructed to compute the ICRC.
 type udp struct {
 	conn   *net.UDPConn
 	local  netip.AddrPort
@@ -84,12 +83,12 @@ func newUDP(a netip.Addr, strict bool) (*udp, error) {
 	if a.Is4() {
 		network = "udp4"
 	}
-	// Not connected: a connected socket counts the identification up.
+	// Not connected: a connected socket increments the identification.
 	c, err := net.ListenUDP(network, net.UDPAddrFromAddrPort(local))
 	if err != nil {
 		switch {
 		case errors.Is(err, syscall.EADDRNOTAVAIL):
-			err = fmt.Errorf("%w: %v is no address of this host", err, a)
+			err = fmt.Errorf("%w: %v is not an address of this host", err, a)
 		case errors.Is(err, syscall.EADDRINUSE):
 			err = fmt.Errorf("%w: another endpoint, or the kernel's RoCE driver, has port %d of %v", err, frame.Port, a)
 		}
@@ -119,8 +118,8 @@ func newUDP(a netip.Addr, strict bool) (*udp, error) {
 		finder: frame.Finder{UDPPort: frame.Port}, in: in, out: out}, nil
 }
 
-// buffers gives a socket large buffers, or as much as the system gives: what does not
-// fit is lost like any packet.
+// buffers sets large buffers for a socket, as far as the system allows: what does not fit
+// is lost like any packet.
 func buffers(c *net.UDPConn) {
 	const size = 4 << 20
 	_ = c.SetReadBuffer(size)
@@ -148,7 +147,7 @@ func linkMTU(a netip.Addr) int {
 
 func (u *udp) mtu() int { return u.linkMT }
 
-// peerMAC: any will do, for none is sent.
+// peerMAC: the value does not matter, because no Ethernet header is sent.
 func (u *udp) peerMAC() frame.MAC { return frame.MAC{2} }
 
 func (u *udp) wait() error {
@@ -161,8 +160,8 @@ func (u *udp) wait() error {
 		case errors.Is(err, net.ErrClosed):
 			return err
 		}
-		// An ICMP message about an earlier packet, or an interface that is down: there
-		// will be others.
+		// An ICMP message about an earlier packet, or an interface that is down: neither is
+		// final.
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -190,7 +189,7 @@ func header(b []byte, src, dst netip.AddrPort, n int) []byte {
 func (u *udp) deliver(now time.Time, e *Endpoint) {
 	for i := range u.n {
 		pkt := u.packet(i)
-		r := u.decode(pkt, &u.rx) // which enters the identification
+		r := u.decode(pkt, &u.rx) // which sets the identification
 		if e.tap != nil {
 			e.recordIP(now, pkt)
 		}
@@ -212,8 +211,8 @@ func (u *udp) packet(i int) []byte {
 	return u.pkt
 }
 
-// decode decodes a packet, or returns why it is dropped. It enters the identification
-// that makes the ICRC right.
+// decode decodes a packet, or returns why it is dropped. It sets the identification that
+// makes the ICRC right.
 func (u *udp) decode(pkt []byte, f *frame.Frame) softnic.Result {
 	link := frame.RawIPv6
 	if u.local.Addr().Is4() {
@@ -227,12 +226,12 @@ func (u *udp) decode(pkt []byte, f *frame.Frame) softnic.Result {
 		return softnic.BadICRC
 	}
 	if link == frame.RawIPv4 {
-		binary.BigEndian.PutUint16(pkt[4:], id) // part of what a datagram's receiver sees
+		binary.BigEndian.PutUint16(pkt[4:], id) // part of the GRH area of a datagram
 	}
 	return softnic.Delivered
 }
 
-// recordIP writes an IP packet to the tap, with an Ethernet header made up.
+// recordIP writes an IP packet to the capture, with an invented Ethernet header.
 func (e *Endpoint) recordIP(now time.Time, pkt []byte) {
 	b := append(make([]byte, 0, 14+len(pkt)), 2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2)
 	if pkt[0]>>4 == 4 {
@@ -258,7 +257,7 @@ func (u *udp) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 	return n, bytes, err
 }
 
-// put makes f the n-th packet to be sent, and returns it as an Ethernet frame.
+// put queues f as the n-th packet to be sent, and returns it as an Ethernet frame.
 func (u *udp) put(n int, f *frame.Frame) []byte {
 	f.VLANs, f.SrcPort, f.DstPort = 0, u.local.Port(), u.local.Port()
 	skip := 14 + 40 + 8
@@ -279,8 +278,8 @@ func (u *udp) put(n int, f *frame.Frame) []byte {
 	return b
 }
 
-// joined is the packets that go as one datagram, which the kernel takes apart: all of
-// one size, but for the last, which may be shorter.
+// joined describes packets that are sent as one datagram, which the kernel splits: all have
+// one size, except the last, which may be shorter.
 type joined struct {
 	to             netip.Addr
 	size, bytes, n int
@@ -296,10 +295,10 @@ func (j *joined) takes(to netip.Addr, n int) bool {
 	return true
 }
 
-// splits reports whether the kernel may take datagrams to an address apart. It numbers
-// the identifications of the packets of an IPv4 datagram, and the ICRC covers them. What a
-// card does that takes them apart itself is not known, so that this is for IPv6, which has
-// none, and for this host.
+// splits reports whether the kernel may split datagrams to an address. It numbers the
+// identifications of the packets of an IPv4 datagram, and the ICRC covers them. How a card
+// that splits datagrams itself numbers them is not known, so this is only for IPv6, which
+// has no identification, and for this host.
 func (u *udp) splits(to netip.Addr) bool {
 	return u.out.split && !u.ids.strict && (!to.Is4() || to.IsLoopback() || to == u.local.Addr())
 }

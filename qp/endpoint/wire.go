@@ -10,7 +10,7 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 )
 
-// Wire says what a port is attached to: see UDP, Packet, TAP, Segment and Pair.
+// Wire is what a port is attached to: see UDP, Packet, TAP, Segment and Pair.
 type Wire interface {
 	// open opens the wire, and fills the addresses of cfg that it knows and cfg
 	// lacks.
@@ -25,9 +25,9 @@ type transport interface {
 	wait() error
 	// deliver hands them to the port.
 	deliver(now time.Time, e *Endpoint)
-	// send takes some packets out of the port and sends them. It returns how many,
-	// 0 when the port has none, and their bytes. What the network refuses is lost;
-	// the error says that some of it was larger than the link's MTU.
+	// send sends some packets of the port. It returns their number, 0 when the port has
+	// none, and their bytes. A packet that the network refuses is lost; the error says that
+	// a packet was larger than the link's MTU.
 	send(now time.Time, e *Endpoint) (n, bytes int, err error)
 	// mtu returns the largest IP packet, in bytes.
 	mtu() int
@@ -45,8 +45,7 @@ type transport interface {
 // errNoFrames is inject's error on a wire without Ethernet frames.
 var errNoFrames = errors.New("this wire carries no Ethernet frames")
 
-// frames is the part of a transport that all have whose packets are Ethernet
-// frames.
+// frames is the common part of transports that carry Ethernet frames.
 type frames struct {
 	in     [][]byte
 	out    []byte
@@ -69,7 +68,7 @@ func (f *frames) deliver(now time.Time, e *Endpoint) {
 	f.in = f.in[:0]
 }
 
-// next returns the port's next frame, padded to what Ethernet wants.
+// next returns the port's next frame, padded to Ethernet's minimum.
 func (f *frames) next(now time.Time, e *Endpoint) ([]byte, bool) {
 	b, ok := e.port.NextFrame(now, f.out[:0])
 	if !ok {
@@ -85,7 +84,7 @@ func (f *frames) next(now time.Time, e *Endpoint) ([]byte, bool) {
 	return b, true
 }
 
-// each calls write with what the filter makes of a frame.
+// each calls write with the frames that the filter returns for b.
 func (f *frames) each(b []byte, write func([]byte)) {
 	if f.filter == nil {
 		write(b)
@@ -98,9 +97,9 @@ func (f *frames) each(b []byte, write func([]byte)) {
 
 func (f *frames) peerMAC() frame.MAC { return frame.MAC{} }
 
-// Pair returns the two ends of a wire in memory, for tests: packets arrive in order,
-// and get lost when more than a few thousand wait. The ends have the addresses
-// 192.0.2.1 and 192.0.2.2, and 2001:db8::1 and 2001:db8::2, where Config has none.
+// Pair returns the two ends of a wire in memory, for tests: packets arrive in order, and
+// are lost when more than a few thousand wait. The ends have the addresses 192.0.2.1 and
+// 192.0.2.2, and 2001:db8::1 and 2001:db8::2, where Config has none.
 func Pair() (a, b Wire) {
 	x, y := newPairEnd(1), newPairEnd(2)
 	x.peer, y.peer = y, x
@@ -143,7 +142,7 @@ func (p *pairEnd) wait() error {
 			return io.EOF
 		}
 		if len(p.queue) != 0 {
-			// What was handed out before is used by now.
+			// The frames returned before are no longer used.
 			p.spare = append(p.spare, p.taken...)
 			p.taken = append(p.taken[:0], p.queue...)
 			p.queue = p.queue[:0]
@@ -169,7 +168,7 @@ func (p *pairEnd) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 	return n, bytes, nil
 }
 
-// put has a copy of b arrive.
+// put delivers a copy of b.
 func (p *pairEnd) put(b []byte) {
 	p.mu.Lock()
 	switch {

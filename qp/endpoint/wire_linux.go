@@ -13,13 +13,13 @@ import (
 	"unsafe"
 )
 
-// TAP is a TAP interface, made if there is none (Linux, CAP_NET_ADMIN). The host must
-// bring it up, and give it an address of its own: ip link set NAME up. addrs are the
-// port's addresses.
+// TAP is a TAP interface, which is created if it does not exist (Linux, CAP_NET_ADMIN). The
+// host must bring it up, and give it an address of its own: ip link set NAME up. addrs are
+// the port's addresses.
 func TAP(name string, addrs ...netip.Addr) Wire { return deviceWire{name, addrs, openTAP, false} }
 
-// Packet is a network interface, beside what the host does with it (Linux,
-// CAP_NET_RAW). addrs are the port's addresses, which must not be the host's.
+// Packet is a network interface, which the host goes on using (Linux, CAP_NET_RAW). addrs
+// are the port's addresses, which must not be addresses of the host.
 func Packet(name string, addrs ...netip.Addr) Wire {
 	return deviceWire{name, addrs, openPacket, true}
 }
@@ -124,7 +124,7 @@ func openPacket(name string) (int, error) {
 	return fd, nil
 }
 
-// device is a file that gives and takes one frame a call.
+// device is a file of which each read and write is one frame.
 type device struct {
 	frames
 	f       *os.File
@@ -144,8 +144,7 @@ func (d *device) wait() error {
 		case errors.Is(err, os.ErrClosed):
 			return err
 		}
-		// The interface is down, or gone: it may come back, and what comes then finds
-		// us here.
+		// The interface is down or removed. It may come back, and then frames are received.
 		time.Sleep(50 * time.Millisecond)
 	}
 }
@@ -181,8 +180,8 @@ const (
 	soMeminfo     = 55  // SO_MEMINFO
 )
 
-// forceReadBuffer sets the size of a socket's buffer beyond what the system gives to
-// everybody, where this process may.
+// forceReadBuffer sets the size of a socket's buffer beyond the system's limit, where this
+// process has the right to.
 func forceReadBuffer(fd uintptr, n int) {
 	_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, rcvBufForce, n)
 }
@@ -213,7 +212,7 @@ func socketDrops(c syscall.Conn) uint64 {
 	return uint64(mem[8])
 }
 
-// udpOptions makes the kernel set Don't Fragment and identification 0, and take IPv6
+// udpOptions makes the kernel set Don't Fragment and identification 0, and accept IPv6
 // packets with UDP checksum 0, as the Linux driver sends them.
 func udpOptions(fd uintptr, v4 bool) error {
 	if v4 {

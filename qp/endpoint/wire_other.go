@@ -21,9 +21,9 @@ func (noWire) open(*Config) (transport, error) {
 	return nil, errors.New("TAP and packet wires need Linux")
 }
 
-// udpOptions: other systems have no way to make identifications known.
+// udpOptions fails: on other systems the identification that is sent is not known.
 func udpOptions(uintptr, bool) error {
-	return errors.New("a UDP wire needs Linux: no other system says what it puts into IP headers")
+	return errors.New("a UDP wire needs Linux: other systems do not tell which IP identification they send")
 }
 
 func forceReadBuffer(uintptr, int) {}

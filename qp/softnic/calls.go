@@ -11,12 +11,12 @@ import (
 	"github.com/roce-go/roce/qp/cm"
 )
 
-// Call is a connection of the port's connection machine: being made, standing, or
-// being ended. A Call is the caller's to keep; Port.NextCMEvent returns it with each
-// of its events, and after the last it is nothing any more.
+// Call is a connection of the port's connection machine, from its request to the end of
+// timewait. Port.NextCMEvent returns it with each of its events. After the last event it
+// refers to nothing.
 type Call struct {
 	ID     uint32 // local communication ID
-	QP     *QP    // nil where the caller makes connections of its own, and for SIDR
+	QP     *QP    // nil where the caller drives QPs of its own, and for SIDR
 	Active bool
 	Remote netip.Addr
 
@@ -27,23 +27,22 @@ type Call struct {
 	est  bool
 }
 
-// ConnAttr holds what a call wants of its connection. The zero value of a field
-// means what its comment says.
+// ConnAttr holds the attributes that one side wants for a connection.
 type ConnAttr struct {
 	PrivateData []byte
 
 	Access      qp.Access // what the peer may do; READ and ATOMIC only where MaxDestRdAtomic > 0
 	PathMTU     int       // bytes, of the active side; 0: 1024
 	PKey        uint16    // 0: the port's first
-	MaxRdAtomic int       // READs and atomics to have outstanding; the peer's may be less
+	MaxRdAtomic int       // READs and ATOMICs to have outstanding; lowered to the peer's limit
 	// MaxDestRdAtomic is how many the peer may have outstanding.
 	MaxDestRdAtomic int
 	RetryCnt        uint8 // 0..7; both sides take the active side's
-	RNRRetry        uint8 // 0..7; what the peer is to do
-	// MinRNRTimer is what the peer waits after an RNR NAK. 0 means code 12, 0.64 ms;
-	// the code 0 itself, 655 ms, cannot be had.
+	RNRRetry        uint8 // 0..7; for the peer's requests
+	// MinRNRTimer is the code of the time that the peer waits after an RNR NAK. 0 means
+	// code 12, 0.64 ms; the code 0, 655 ms, cannot be chosen.
 	MinRNRTimer uint8
-	SRQ         bool // tell the peer that there is a shared receive queue
+	SRQ         bool // set the SRQ bit: this side has a shared receive queue
 
 	TrafficClass uint8
 	HopLimit     uint8
@@ -58,15 +57,14 @@ type ConnAttr struct {
 // CMCounters returns what the connection machine counted.
 func (p *Port) CMCounters() cm.MachineCounters { return p.gsi.m.Counters() }
 
-// Calls returns how many calls the connection machine holds, and how many of those
-// peers began and are not established.
+// Calls returns how many calls the connection machine holds, and how many of those were
+// requested by peers and are not established.
 func (p *Port) Calls() (all, halfOpen int) { return p.gsi.m.Calls(), p.gsi.m.HalfOpen() }
 
-var errNoCM = fmt.Errorf("%w: CM is nil, and so there are no connections", ErrConfig)
+var errNoCM = fmt.Errorf("%w: CM is nil, so this port has no connections", ErrConfig)
 
-// Listen has NextCMEvent report the requests for a service (for RDMA-CM see
-// cm.IPServiceID): see cm.Machine's Listen. It fails with ErrConfig without
-// Config.CM.
+// Listen makes NextCMEvent report the requests for a service (for RDMA-CM see
+// cm.IPServiceID): see cm.Machine's Listen. It fails with ErrConfig without Config.CM.
 func (p *Port) Listen(service cm.ServiceID, backlog int) error {
 	if !p.gsi.on {
 		return errNoCM
@@ -100,7 +98,7 @@ func (p *Port) betterLocal(a netip.Addr) bool {
 	return false
 }
 
-// NewPSN returns a starting PSN: from Config.Seed, or without it 0.
+// NewPSN returns a random starting PSN from Config.Seed, or 0 where that is nil.
 func (p *Port) NewPSN() psn.PSN {
 	if p.rng == nil {
 		return 0
@@ -108,10 +106,10 @@ func (p *Port) NewPSN() psn.PSN {
 	return psn.PSN(p.rng.Uint64() & 0xffffff)
 }
 
-// Connect asks a peer for a connection of q, an RC, UC or XRC QP in Reset or Init
-// (which it enters: post receives before). NextCMEvent tells of EventEstablished,
-// when q is in RTS, or of EventRejected or EventUnreachable. Besides the errors of
-// cm.Machine's Connect there are ErrConfig, ErrAddress and ErrPKey.
+// Connect requests a connection of q, an RC, UC or XRC QP in Reset or Init, from a peer. A
+// QP in Reset goes to Init. NextCMEvent returns EventEstablished when q is in RTS, or
+// EventRejected or EventUnreachable. Besides the errors of cm.Machine's Connect there are
+// ErrConfig, ErrAddress and ErrPKey.
 func (p *Port) Connect(now time.Time, q *QP, to netip.Addr, service cm.ServiceID, a ConnAttr) (*Call, error) {
 	if !p.gsi.on {
 		return nil, errNoCM
@@ -153,7 +151,7 @@ func (p *Port) Connect(now time.Time, q *QP, to netip.Addr, service cm.ServiceID
 
 func clip8(n int) uint8 { return uint8(min(max(n, 0), 255)) }
 
-// newCall keeps a call.
+// newCall adds a call to the port's table.
 func (p *Port) newCall(id uint32, q *QP, active bool, remote netip.Addr, a ConnAttr) *Call {
 	c := &Call{ID: id, QP: q, Active: active, Remote: remote, attr: a}
 	p.gsi.calls[id] = c
@@ -164,7 +162,8 @@ func (p *Port) newCall(id uint32, q *QP, active bool, remote netip.Addr, a ConnA
 	return c
 }
 
-// request fills what requests for connections and for datagram services share.
+// request returns a request with the fields that requests for connections and for datagram
+// services share.
 func (p *Port) request(to netip.Addr, service cm.ServiceID, a *ConnAttr) (*cm.Request, error) {
 	to = to.Unmap().WithZone("")
 	i, err := p.localFor(to)
@@ -190,8 +189,8 @@ func (p *Port) request(to netip.Addr, service cm.ServiceID, a *ConnAttr) (*cm.Re
 	return r, nil
 }
 
-// ResolveSIDR asks a peer for the QP of a datagram service: NextCMEvent tells of
-// EventSIDRReply, with QPN and Q_Key in its Attr, or of EventUnreachable.
+// ResolveSIDR requests the QP of a datagram service from a peer: NextCMEvent returns
+// EventSIDRReply, with QPN and Q_Key in its Attr, or EventUnreachable.
 func (p *Port) ResolveSIDR(now time.Time, to netip.Addr, service cm.ServiceID, a ConnAttr) (*Call, error) {
 	if !p.gsi.on {
 		return nil, errNoCM
@@ -208,16 +207,16 @@ func (p *Port) ResolveSIDR(now time.Time, to netip.Addr, service cm.ServiceID, a
 	return p.newCall(id, nil, true, r.Addr.Remote, a), nil
 }
 
-// ReplySIDR answers an EventSIDRRequest.
+// ReplySIDR responds to an EventSIDRRequest.
 func (p *Port) ReplySIDR(now time.Time, c *Call, r *cm.SIDRReply) error {
 	p.at(now)
 	p.work()
 	return p.gsi.m.ReplySIDR(c.ID, r)
 }
 
-// Accept answers an EventRequest with q, a QP in Reset or Init: it goes to RTS.
-// NextCMEvent tells of EventEstablished when the peer is ready. On an error the
-// request stands, to be accepted otherwise or rejected.
+// Accept accepts an EventRequest with q, a QP in Reset or Init, which goes to RTS.
+// NextCMEvent returns EventEstablished when the peer is ready. After an error the request
+// is still open: accept it with other arguments, or reject it.
 func (p *Port) Accept(now time.Time, c *Call, q *QP, a ConnAttr) error {
 	p.at(now)
 	if a.PKey == 0 {
@@ -243,8 +242,8 @@ func (p *Port) Accept(now time.Time, c *Call, q *QP, a ConnAttr) error {
 	return nil
 }
 
-// Reject refuses an EventRequest, with cm.ReasonConsumer for the application's own
-// reasons. An EventRejected ends the call.
+// Reject rejects an EventRequest, with cm.ReasonConsumer for reasons of the application's
+// own. An EventRejected ends the call.
 func (p *Port) Reject(c *Call, reason cm.Reason, info, private []byte) error {
 	p.work()
 	return p.gsi.m.Reject(c.ID, reason, info, private)
@@ -264,7 +263,7 @@ func (p *Port) Disconnect(now time.Time, c *Call, private []byte) error {
 	return p.gsi.m.Disconnect(now, c.ID, private)
 }
 
-// toError takes the call's QP to Error, where that has a meaning.
+// toError takes the call's QP to Error, except from Reset.
 func (c *Call) toError(now time.Time) {
 	if q := c.QP; q != nil && q.port != nil && q.State() != qp.Reset && q.State() != qp.Error {
 		_ = q.Modify(now, &qp.Attr{State: qp.Error}, qp.AttrState)
@@ -291,7 +290,7 @@ func (p *Port) connectQP(now time.Time, c *Call, at *cm.Attr) error {
 		rnr = 12
 	}
 	if access := c.attr.Access &^ (qp.RemoteRead | qp.RemoteAtomic); at.MaxDestRdAtomic == 0 && c.QP.Type() != qp.XRCSend {
-		// Rights that would be a promise without means (rule CM-13).
+		// Rights without the resources for them are not granted (rule CM-13).
 		if err := c.QP.Modify(now, &qp.Attr{Access: access}, qp.AttrAccess); err != nil {
 			return err
 		}
@@ -304,13 +303,13 @@ func (p *Port) connectQP(now time.Time, c *Call, at *cm.Attr) error {
 		Timeout: at.Timeout, RetryCnt: at.RetryCnt, RNRRetry: at.RNRRetry})
 }
 
-// NextCMEvent takes an event of the connection machine, and the call that it is
-// about, or reports false when there is none. The port has done its part by then:
-// QPs that are connected are in RTS, those that are not any more in Error. The
-// event's private data are good until the next call to the port.
+// NextCMEvent stores an event of the connection machine in e and returns its call, or
+// reports false when there is none. The port has changed the QP's state by then: a
+// connected QP is in RTS, one whose connection has ended is in Error. The event's private
+// data are valid until the next call to the port.
 //
-// An EventRequest wants Accept or Reject. Connections of a caller that makes its
-// own queue pairs see EventReply; those with a QP see EventEstablished in its place.
+// Call Accept or Reject for an EventRequest. A call without a QP gets EventReply, where one
+// with a QP gets EventEstablished.
 func (p *Port) NextCMEvent(now time.Time, e *cm.Event) (*Call, bool) {
 	p.at(now)
 	if !p.gsi.m.NextEvent(e) {

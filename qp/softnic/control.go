@@ -20,7 +20,7 @@ type Marking struct {
 
 func (m Marking) ok() bool { return m.DSCP < 64 && m.Priority < 8 }
 
-// control is what a port knows of congestion control.
+// control is the state of congestion control of a port.
 type control struct {
 	port     congestion.Port // nil without
 	receiver congestion.Receiver
@@ -29,7 +29,7 @@ type control struct {
 	flight   int // packets that a QP may have in flight
 	cnp      Marking
 
-	// Values that are handed to interfaces, so that they do not leave the heap.
+	// Arguments of interface methods, kept here so that none is allocated per call.
 	send    congestion.Send
 	ack     congestion.Ack
 	arrival congestion.Arrival
@@ -67,8 +67,8 @@ func (c *control) init(cfg *Config) error {
 	return nil
 }
 
-// limiter holds a QP to what congestion control allows, and keeps what its receiver
-// owes the peer.
+// limiter limits a QP to what congestion control allows, and keeps what the receiver is to
+// send back to the peer.
 type limiter struct {
 	flow   congestion.Flow
 	pacer  cnp.Pacer
@@ -92,7 +92,7 @@ func (c *control) newLimiter(cfg *qp.Config) *limiter {
 	return l
 }
 
-// reset begins anew, as for a new flow.
+// reset restores the state of a new flow.
 func (l *limiter) reset() {
 	l.flow.Reset()
 	*l = limiter{flow: l.flow, flight: flight{ring: l.flight.ring, selective: l.flight.selective}}
@@ -106,9 +106,9 @@ func (l *limiter) rate(line uint64) (uint64, bool) {
 	return line, false
 }
 
-// allowed returns which packets of q may leave now: acknowledgements always,
-// responses at the flow's rate, requests within its window as well. waits is set
-// where the pacer is what holds back.
+// allowed returns which packets of q may leave now: acknowledgements always, responses at
+// the flow's rate, requests within its window as well. waits is set where the QP waits only
+// for its pacer.
 func (p *Port) allowed(now time.Time, q *QP) (of qp.Pending, waits bool) {
 	l := q.rate
 	if d := l.flow.Due(); d != 0 && d <= p.now {
@@ -127,7 +127,7 @@ func (p *Port) allowed(now time.Time, q *QP) (of qp.Pending, waits bool) {
 		return qp.PendingAck | qp.PendingResponse, false
 	}
 	if w != 0 && l.flight.bytes+maxFrame >= w {
-		q.m.AskAck() // nothing would tell when the window opens
+		q.m.AskAck() // or no acknowledgement would open the window
 	}
 	return qp.PendingPacket, false
 }
@@ -135,7 +135,7 @@ func (p *Port) allowed(now time.Time, q *QP) (of qp.Pending, waits bool) {
 // maxFrame is the longest frame, in bytes.
 const maxFrame = 4096 + frame.MaxHeaderSize + 4
 
-// park lets q wait for its pacer, or for its rate to rise.
+// park makes q wait for its pacer, or for its rate to rise.
 func (p *Port) park(now time.Time, q *QP, waits bool) {
 	due := q.rate.flow.Due()
 	if waits {
@@ -151,8 +151,8 @@ func (p *Port) park(now time.Time, q *QP, waits bool) {
 	p.reschedule(q)
 }
 
-// sent tells congestion control of the packet f that q built, of which before was
-// the next PSN to send.
+// sent reports the packet f, which q built, to congestion control; before is the PSN that
+// was next to be sent before it.
 func (p *Port) sent(now time.Time, q *QP, f *frame.Frame, before uint64) {
 	l, c := q.rate, &p.cc
 	op := f.Packet.Opcode
@@ -166,8 +166,7 @@ func (p *Port) sent(now time.Time, q *QP, f *frame.Frame, before uint64) {
 		l.mark = false
 		return
 	}
-	// Requests without data count as well: nothing else would hold back a flood of
-	// them.
+	// Requests without data count as well: nothing else would limit them.
 	if len(f.Packet.Payload) == 0 && !request {
 		return
 	}
@@ -192,9 +191,9 @@ func (p *Port) sent(now time.Time, q *QP, f *frame.Frame, before uint64) {
 	}
 }
 
-// notified takes a CNP for q. One of another partition, or for a QP that does not
-// receive yet, is ignored: whoever may send packets to this port must not be able to
-// slow down others.
+// notified handles a CNP for q. One of another partition, or for a QP that does not receive
+// yet, is ignored: a host that can send packets to this port must not be able to slow down
+// others by them.
 func (p *Port) notified(now time.Time, q *QP, f *frame.Frame) {
 	if q.m.State() < qp.RTR || !bth.PKeyMatch(q.m.Attr().PKey, f.Packet.PKey) {
 		p.counters.RpCnpIgnored++
@@ -207,7 +206,7 @@ func (p *Port) notified(now time.Time, q *QP, f *frame.Frame) {
 	}
 }
 
-// acked tells congestion control of a response that q took with verdict v.
+// acked reports a response that q handled with verdict v to congestion control.
 func (p *Port) acked(now time.Time, q *QP, f *frame.Frame, v qp.Verdict) {
 	if v != qp.Accepted && v != qp.Retried && v != qp.Stale {
 		return
@@ -238,7 +237,7 @@ func (p *Port) acked(now time.Time, q *QP, f *frame.Frame, v qp.Verdict) {
 	l.pacer.SetRate(now, l.flow.Rate())
 }
 
-// tick lets time pass for q's machine, and tells congestion control when its
+// tick calls Tick of q's machine, and reports to congestion control when its
 // acknowledgement timer fired.
 func (p *Port) tick(now time.Time, q *QP) {
 	_, before := q.m.Flight()
@@ -252,8 +251,8 @@ func (p *Port) tick(now time.Time, q *QP) {
 	}
 }
 
-// arrived asks the receiver what is to be done for a packet that q took with
-// verdict v. One that it did not take for its own is counted only.
+// arrived calls the receiver for a packet that q handled with verdict v, and does what it
+// returns. A packet that q dropped is only counted.
 func (p *Port) arrived(q *QP, f *frame.Frame, v qp.Verdict) {
 	c := &p.cc
 	ce := f.ECN() == frame.CE
@@ -282,7 +281,7 @@ func (p *Port) arrived(q *QP, f *frame.Frame, v qp.Verdict) {
 // Needs returns what congestion control needs from the port and its network.
 func (p *Port) Needs() congestion.Needs { return p.cc.needs }
 
-// HandleTelemetry is HandleDecoded for a packet with telemetry, which is not kept.
+// HandleTelemetry is HandleDecoded for a packet with telemetry. t is not kept.
 func (p *Port) HandleTelemetry(now time.Time, f *frame.Frame, t *congestion.INT) Result {
 	p.cc.in = t
 	r := p.HandleDecoded(now, f)
@@ -290,7 +289,7 @@ func (p *Port) HandleTelemetry(now time.Time, f *frame.Frame, t *congestion.INT)
 	return r
 }
 
-// HandleFrameTelemetry is HandleFrame for a frame with telemetry, which is not kept.
+// HandleFrameTelemetry is HandleFrame for a frame with telemetry. t is not kept.
 func (p *Port) HandleFrameTelemetry(now time.Time, b []byte, t *congestion.INT) Result {
 	p.cc.in = t
 	r := p.HandleFrame(now, b)
@@ -298,8 +297,8 @@ func (p *Port) HandleFrameTelemetry(now time.Time, b []byte, t *congestion.INT) 
 	return r
 }
 
-// Telemetry returns what telemetry goes with the packet that was built last,
-// or nil for none. It is valid until the next call to the port.
+// Telemetry returns the telemetry of the packet that was built last, or nil where it has
+// none. It is valid until the next call to the port.
 func (p *Port) Telemetry() *congestion.INT {
 	if p.cc.out.Mode == congestion.INTNone {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 )
 
-// controlRing holds frames of ARP and neighbour discovery to be sent. Those that
-// find it full are dropped: they are asked for again.
+// controlRing holds frames of ARP and neighbour discovery to be sent. When it is full,
+// further ones are dropped: the hosts retry.
 type controlRing struct {
 	frames     [2 * maxAsking][96]byte
 	lens       [2 * maxAsking]uint8
@@ -54,7 +54,7 @@ const (
 
 var broadcast = frame.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// ask sends the question for an address.
+// ask sends an ARP request or a neighbour solicitation for an address.
 func (p *Port) ask(a netip.Addr, sgid int, t tag) {
 	src := p.gids[sgid].addr
 	if a.Is4() && src.Is4() {
@@ -69,11 +69,11 @@ func (p *Port) ask(a netip.Addr, sgid int, t tag) {
 	}
 }
 
-// handleNeighbor takes an ARP or neighbour discovery frame, and reports whether b
-// was one that concerns this port. The answer goes to the VLAN, at its priority,
-// that the question came from.
+// handleNeighbor handles an ARP or neighbour discovery frame, and reports whether b was one
+// that concerns this port. A reply is sent to the VLAN, at the priority, that the request
+// came from.
 func (p *Port) handleNeighbor(b []byte) bool {
-	if len(b) < 14 || b[6]&1 != 0 { // a group is nobody
+	if len(b) < 14 || b[6]&1 != 0 { // the sender is not a single host
 		return false
 	}
 	h, t := b[12:], tag(0)
@@ -108,10 +108,10 @@ func (p *Port) handleARP(t tag, h []byte) bool {
 	mac := frame.MAC(h[8:14])
 	src, dst := netip.AddrFrom4([4]byte(h[14:18])), netip.AddrFrom4([4]byte(h[24:28]))
 	if mac[0]&1 != 0 || p.ownAddr(src) {
-		return false // a group is nobody, and its members would all have the answer
+		return false // not the address of a single host: all members of the group would get the reply
 	}
 	if !p.ownAddr(dst) {
-		// What a known host tells everybody of itself, as when it has moved.
+		// A gratuitous ARP of a known host, as it sends when its address has moved.
 		_, known := p.neighbors.macs[src]
 		if known {
 			p.learn(src, mac, false)
@@ -144,8 +144,8 @@ func (p *Port) arp(t tag, op uint16, dstMAC, target frame.MAC, src, dst netip.Ad
 	p.control.commit(b)
 }
 
-// handleND takes neighbour solicitations and advertisements (RFC 4861) for this
-// port's addresses.
+// handleND handles neighbour solicitations and advertisements (RFC 4861) for this port's
+// addresses.
 func (p *Port) handleND(t tag, from frame.MAC, b []byte) bool {
 	if len(b) < 40+24 {
 		return false
@@ -167,7 +167,7 @@ func (p *Port) handleND(t tag, from frame.MAC, b []byte) bool {
 	}
 	var mac frame.MAC
 	for o := m[24:]; len(o) >= 8 && o[1] != 0 && int(o[1])*8 <= len(o); o = o[int(o[1])*8:] {
-		if o[0] == want && o[2]&1 == 0 { // a group is nobody
+		if o[0] == want && o[2]&1 == 0 { // the address of a single host
 			mac = frame.MAC(o[2:8])
 			break
 		}

@@ -1,20 +1,20 @@
 package softnic
 
-// flight is the request packets of a QP that are not acknowledged, oldest first:
-// when they left and how many bytes they are. Invariant: the entries from head to
-// tail have ascending upTo, and bytes is the sum of their sizes.
+// flight holds the request packets of a QP that are not acknowledged, oldest first: when
+// they were sent and how many bytes they have. Invariant: the entries from head to tail
+// have ascending upTo, and bytes is the sum of their sizes.
 type flight struct {
-	ring       []inFlight // of a power of two; nil where nobody asks
+	ring       []inFlight // length a power of two; nil where congestion control does not need it
 	head, tail uint64     // counts of entries
 	bytes      int64
-	selective  bool   // what is sent again is still in flight
-	doubt      uint64 // acknowledgements up to here may have waited for what was lost
+	selective  bool   // a retransmitted packet is still in flight
+	doubt      uint64 // acknowledgements up to here may have been delayed by a lost packet
 }
 
 // inFlight is a packet in flight.
 type inFlight struct {
 	upTo  uint64 // unwrapped PSN that follows it
-	at    int64  // when it left
+	at    int64  // when it was sent
 	size  int32  // bytes of the frame
 	timed bool   // its acknowledgement gives a round trip time
 }
@@ -31,8 +31,8 @@ func (f *flight) at(i uint64) *inFlight { return &f.ring[i&uint64(len(f.ring)-1)
 
 func (f *flight) full() bool { return f.tail-f.head == uint64(len(f.ring)) }
 
-// sent adds a packet whose first PSN is psn. What was in flight from there on is
-// sent again.
+// sent adds a packet whose first PSN is psn. What was in flight from there on is being
+// retransmitted.
 func (f *flight) sent(psn uint64, p inFlight) {
 	if f.selective && f.tail != f.head && f.at(f.tail-1).upTo > psn {
 		return
@@ -46,7 +46,7 @@ func (f *flight) sent(psn uint64, p inFlight) {
 	f.bytes += int64(p.size)
 }
 
-// lost takes note that packets were lost, of which psn is the first to be sent again.
+// lost records that packets were lost; psn is the first to be retransmitted.
 func (f *flight) lost(psn uint64) {
 	if !f.selective {
 		f.cut(psn)
@@ -55,7 +55,7 @@ func (f *flight) lost(psn uint64) {
 	}
 }
 
-// cut forgets packets from psn on: they are going to be sent again.
+// cut removes packets from psn on: they will be retransmitted.
 func (f *flight) cut(psn uint64) {
 	for f.tail != f.head && f.at(f.tail-1).upTo > psn {
 		f.tail--
@@ -63,8 +63,8 @@ func (f *flight) cut(psn uint64) {
 	}
 }
 
-// acked takes off what lies before una, adds its bytes to n, and returns the last
-// packet of it, or the zero value.
+// acked removes the packets before una, adds their bytes to n, and returns the last of
+// them, or the zero value.
 func (f *flight) acked(una uint64, n *int64) (last inFlight) {
 	for f.head != f.tail {
 		e := f.at(f.head)

@@ -11,12 +11,12 @@ import (
 	"github.com/roce-go/roce/qp/cm"
 )
 
-// maxUnresolvedMADs is how many management datagrams wait for hardware addresses.
-// The machine sends what is lost again.
+// maxUnresolvedMADs is how many management datagrams wait for hardware addresses. The
+// connection machine retransmits those that are dropped.
 const maxUnresolvedMADs = 32
 
-// gsi is QP 1: the connection machine, and its datagrams on their way. It is there
-// unless a QP was created under that number.
+// gsi is QP 1: the connection machine, and its datagrams that are to be sent. It is used
+// unless a QP was created with that number.
 type gsi struct {
 	m     *cm.Machine
 	on    bool // Config.CM was given: calls may be made
@@ -25,7 +25,7 @@ type gsi struct {
 	psn   psn.PSN
 	next  mad   // being sent
 	wait  []mad // for hardware addresses, at most maxUnresolvedMADs
-	ready []mad // that have got them, likewise
+	ready []mad // whose addresses are known, likewise
 }
 
 type mad struct {
@@ -33,7 +33,7 @@ type mad struct {
 	b  [cm.Size]byte
 }
 
-// init makes the machine of a port.
+// init creates the connection machine of a port.
 func (g *gsi) init(cfg *Config) error {
 	c := cm.Config{MaxCalls: 1}
 	if cfg.CM != nil {
@@ -59,14 +59,14 @@ func (g *gsi) init(cfg *Config) error {
 	return err
 }
 
-// work tells of something to send.
+// work calls Config.OnWork: there is something to send.
 func (p *Port) work() {
 	if p.cfg.OnWork != nil {
 		p.cfg.OnWork()
 	}
 }
 
-// handleGSI takes a datagram to QP 1.
+// handleGSI handles a datagram to QP 1.
 func (p *Port) handleGSI(now time.Time, f *frame.Frame) Result {
 	k := &f.Packet
 	if k.Opcode != bth.UDSendOnly || k.DETH.QKey != GSIQKey || !p.matchesPKey(k.PKey) {
@@ -124,7 +124,7 @@ func (p *Port) nextGSI(f *frame.Frame) bool {
 		if len(g.wait) < cap(g.wait) {
 			g.wait = append(g.wait, g.next)
 		} else {
-			p.counters.TxUnresolved++ // the machine sends it again
+			p.counters.TxUnresolved++ // the machine retransmits it
 		}
 	}
 }
@@ -153,7 +153,8 @@ func (p *Port) buildMAD(f *frame.Frame, sgid int, mac frame.MAC, ah *qp.AHAttr) 
 	g.psn = g.psn.Add(1)
 }
 
-// wakeMADs has the datagrams sent that waited for an address, or drops them.
+// wakeMADs sends the datagrams that waited for an address, or drops them where it is not
+// known.
 func (p *Port) wakeMADs(a netip.Addr, known bool) {
 	g := &p.gsi
 	n := 0

@@ -9,34 +9,35 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// Resolving an address: so many questions, so far apart. An address of which nothing was
-// heard for so long is asked for again when it is used.
+// Resolving an address: the number of requests, the time between them, and the age after
+// which an address is requested again when it is used.
 const (
 	resolveTries = 3
 	resolveGap   = 1e9 // nanoseconds
 	neighborAge  = time.Minute
 )
 
-// neighborTable holds hardware addresses, and those being asked for.
+// neighborTable holds hardware addresses, and the requests for others.
 type neighborTable struct {
 	macs   map[netip.Addr]neighbor
 	max    int
 	asking []question
-	due    int64 // when to ask again, 0 for never
-	more   bool  // QPs wait for addresses that are not asked for yet
+	due    int64 // when to send the next request, 0 for never
+	more   bool  // QPs wait for addresses that were not requested yet
 
-	// strangers are those in macs that nobody here asked for, oldest first.
-	strangers []netip.Addr
+	// unrequested are the addresses in macs that were learned from a peer's own request,
+	// oldest first.
+	unrequested []netip.Addr
 }
 
 // neighbor is the hardware address of a host.
 type neighbor struct {
 	mac   frame.MAC
-	given bool  // by AddNeighbor: never asked for
+	given bool  // by AddNeighbor: never requested
 	seen  int64 // when it was last heard of
 }
 
-// maxAsking is how many addresses are asked for at once.
+// maxAsking is how many addresses are requested at the same time.
 const maxAsking = 64
 
 type question struct {
@@ -53,21 +54,21 @@ func (n *neighborTable) init(size int) {
 	n.asking = make([]question, 0, maxAsking)
 }
 
-// forget takes an address out.
+// forget removes an address.
 func (n *neighborTable) forget(a netip.Addr) {
 	delete(n.macs, a)
-	if i := slices.Index(n.strangers, a); i >= 0 {
-		n.strangers = slices.Delete(n.strangers, i, i+1)
+	if i := slices.Index(n.unrequested, a); i >= 0 {
+		n.unrequested = slices.Delete(n.unrequested, i, i+1)
 	}
 }
 
-// aged reports whether an address is to be asked for again.
+// aged reports whether an address is to be requested again.
 func (p *Port) aged(n neighbor) bool {
 	return !n.given && p.cfg.NeighborAge > 0 && !p.cfg.FreezeNeighbors && p.now-n.seen >= int64(p.cfg.NeighborAge)
 }
 
-// confirm asks for the hardware address of q's peer where nothing was heard of it for
-// long, and sets when to look again. What was known stays until there is news.
+// confirm requests the hardware address of q's peer again where it is too old, and sets
+// when to check again. The old address is used until a reply arrives.
 func (p *Port) confirm(q *QP) {
 	q.macDue = 0
 	n, known := p.neighbors.macs[q.peer]
@@ -101,10 +102,10 @@ func (t tag) append(b []byte) []byte {
 	return append(b, frame.EtherTypeVLAN>>8, frame.EtherTypeVLAN&0xff, byte(t>>8), byte(t))
 }
 
-// AddNeighbor enters the hardware address of a peer, or changes it. It is never asked
-// for, but what the peer says of itself changes it, unless Config.FreezeNeighbors is
-// set. AddNeighbor does nothing where the table is full of addresses that were asked
-// for: see Config.MaxNeighbors.
+// AddNeighbor enters the hardware address of a peer, or changes it. The address does not
+// age, but the peer's own ARP or neighbour advertisement changes it, unless
+// Config.FreezeNeighbors is set. AddNeighbor does nothing where the table is full of
+// addresses that this port requested: see Config.MaxNeighbors.
 func (p *Port) AddNeighbor(a netip.Addr, mac frame.MAC) {
 	a = a.Unmap()
 	p.learn(a, mac, true)
@@ -125,8 +126,9 @@ func (p *Port) moved(a netip.Addr, mac frame.MAC) {
 	}
 }
 
-// doubt asks again for the hardware address of q's peer, because it does not respond,
-// or packets of it come from another one. What was known stays until there is news.
+// doubt requests the hardware address of q's peer again, because the peer does not respond,
+// or its packets come from another hardware address. The old address is used until a reply
+// arrives.
 func (p *Port) doubt(q *QP) {
 	n := p.neighbors.macs[q.peer]
 	if n.given || p.cfg.FreezeNeighbors || q.mac == (frame.MAC{}) || q.ah.MAC != [6]byte{} || q.m.Type() == qp.UD ||
@@ -137,26 +139,26 @@ func (p *Port) doubt(q *QP) {
 	p.resolve(q.peer, int(q.gid), tagOf(&q.ah))
 }
 
-// learn enters an address. A full table takes no strangers: a flood of them must
-// not cost known peers their place. They make room for one that was asked for.
+// learn enters an address. A full table accepts no unrequested address: a flood of them
+// must not remove known peers. An unrequested one is removed for one that was requested.
 func (p *Port) learn(a netip.Addr, mac frame.MAC, wanted bool) {
 	n := &p.neighbors
 	wanted = wanted || slices.ContainsFunc(n.asking, func(q question) bool { return q.addr == a })
 	old, known := n.macs[a]
 	if !known {
 		if len(n.macs) >= n.max {
-			if !wanted || len(n.strangers) == 0 {
+			if !wanted || len(n.unrequested) == 0 {
 				return
 			}
-			delete(n.macs, n.strangers[0])
-			n.strangers = slices.Delete(n.strangers, 0, 1)
+			delete(n.macs, n.unrequested[0])
+			n.unrequested = slices.Delete(n.unrequested, 0, 1)
 		}
 		if !wanted {
-			n.strangers = append(n.strangers, a)
+			n.unrequested = append(n.unrequested, a)
 		}
 	} else if wanted {
-		if i := slices.Index(n.strangers, a); i >= 0 {
-			n.strangers = slices.Delete(n.strangers, i, i+1)
+		if i := slices.Index(n.unrequested, a); i >= 0 {
+			n.unrequested = slices.Delete(n.unrequested, i, i+1)
 		}
 	}
 	switch {
@@ -193,7 +195,7 @@ func (n *neighborTable) rearm() {
 	}
 }
 
-// resolve asks for an address, once.
+// resolve sends the first request for an address, unless one is pending.
 func (p *Port) resolve(a netip.Addr, sgid int, t tag) {
 	n := &p.neighbors
 	for _, q := range n.asking {
@@ -209,10 +211,10 @@ func (p *Port) resolve(a netip.Addr, sgid int, t tag) {
 		n.rearm()
 		return
 	}
-	n.more = true // asked for when another has its answer
+	n.more = true // requested when the resolution of another has ended
 }
 
-// askMore asks for addresses that QPs wait for, as far as there is room.
+// askMore requests addresses that QPs wait for, as far as there is room.
 func (p *Port) askMore() {
 	n := &p.neighbors
 	if !n.more {
@@ -230,8 +232,8 @@ func (p *Port) askMore() {
 	}
 }
 
-// waitsFor returns the address that q's next packet needs, and the attributes that
-// have it.
+// waitsFor returns the address that q's next packet needs, and the attributes that contain
+// it.
 func (q *QP) waitsFor() (netip.Addr, qp.AHAttr) {
 	if h := q.m.NextAH(); h != nil {
 		ah := h.Attr()
@@ -255,7 +257,7 @@ func (p *Port) resolveAgain(t int64) {
 		}
 		a := q.addr
 		if !n.macs[a].given {
-			n.forget(a) // nobody answers any more
+			n.forget(a) // no reply to any request
 		}
 		n.asking = append(n.asking[:i], n.asking[i+1:]...)
 		i--
@@ -265,8 +267,7 @@ func (p *Port) resolveAgain(t int64) {
 	p.askMore()
 }
 
-// wake tells the QPs that wait for an address that it is known, or that nobody
-// answers.
+// wake continues the QPs that wait for an address: it is known, or no reply came.
 func (p *Port) wake(a netip.Addr, known bool) {
 	p.wakeMADs(a, known)
 	for _, q := range p.qps {

@@ -21,8 +21,8 @@ func (p *Port) SetPaused(mask uint8) {
 	if p.cfg.Ack == nil {
 		return
 	}
-	// Which of its packets a QP sends next may depend on it. Those that are moved to
-	// a later list are looked at once more, to the same effect.
+	// Which of its packets a QP sends next may depend on the pause. A QP that is moved to a
+	// later list is visited twice, with the same result.
 	for i := range r.list {
 		for q := r.list[i].head; q != nil; {
 			next := q.next

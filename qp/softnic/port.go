@@ -1,15 +1,15 @@
-// Package softnic is one port of a RoCE network card in software, as a pure
-// machine: queue pairs, completion queues, shared receive queues, regions,
-// addresses; frames in, frames out. It speaks RoCE v1 and v2, answers ARP and
-// neighbour discovery so that other hosts find it, sends congestion notification
-// packets, and holds each queue pair to what congestion control allows it.
+// Package softnic is one port of a RoCE network card in software, as a pure machine: queue
+// pairs, completion queues, shared receive queues, regions, addresses; frames in, frames
+// out. It implements RoCE v1 and v2, responds to ARP and neighbour discovery, sends
+// congestion notification packets, and limits each queue pair to what congestion control
+// allows.
 //
-// It does no I/O, starts no goroutine and knows no clock. **After each call that
-// may have changed something, call NextFrame until it reports false, poll the
-// completion queues, and arm one timer for Deadline.**
+// It does no I/O, starts no goroutine and reads no clock. **After each call that may have
+// changed something, call NextFrame until it reports false, poll the completion queues, and
+// arm one timer for Deadline.**
 //
-// A queue pair that has nothing to do costs no time: those with packets to send
-// stand in a list, those that wait for a time in a heap.
+// A queue pair that has nothing to do costs no time: those with packets to send are in a
+// list, those that wait for a time in a heap.
 package softnic
 
 import (
@@ -36,14 +36,14 @@ var (
 	// ErrAddress means an address handle without a GID of this port or a
 	// usable destination.
 	ErrAddress = errors.New("softnic: no such address")
-	// ErrNoPort means a QP that no port has: it was destroyed, or not made by
+	// ErrNoPort means a QP that belongs to no port: it was destroyed, or not created by
 	// CreateQP.
-	ErrNoPort = errors.New("softnic: the QP was destroyed or not made by CreateQP")
+	ErrNoPort = errors.New("softnic: the QP was destroyed or not created by CreateQP")
 	// ErrPKey means a P_Key that is not in the port's table.
 	ErrPKey = errors.New("softnic: P_Key not in the table")
 )
 
-// GIDType says which version of RoCE a GID speaks.
+// GIDType is the version of RoCE that a GID is for.
 type GIDType uint8
 
 // GID types.
@@ -58,52 +58,52 @@ type GID struct {
 	Type GIDType
 }
 
-// GSIQPN is the QP that takes management datagrams, and GSIQKey its Q_Key.
+// GSIQPN is the number of the QP for management datagrams, and GSIQKey its Q_Key.
 const (
 	GSIQPN  = 1
 	GSIQKey = 0x80010000
 )
 
-// firstQPN is the lowest number that CreateQP gives.
+// firstQPN is the lowest number that CreateQP assigns.
 const firstQPN = 0x11
 
-// Config says what a port is.
+// Config holds the parameters of a port.
 type Config struct {
 	MAC     frame.MAC
 	GIDs    []GID       // addresses, 1 .. 256
 	PKeys   []uint16    // partitions; empty means the default, 0xffff
 	UDPPort uint16      // RoCE v2 destination port; 0 means 4791
 	MaxQPs  int         // 0 means 1024; at most 2^23
-	Regions *qp.Regions // nil makes a table of 1024
+	Regions *qp.Regions // nil: a new table of 1024
 
-	// CM, where not nil, has the port make and take connections, by QP 1: see Connect
-	// and Listen. Its CAGUID 0 means one made of MAC, its Seed nil one made of Seed.
-	// Without CM the port refuses all requests for connections. A QP created with
-	// the number GSIQPN takes the datagrams instead.
+	// CM, where not nil, enables connections by QP 1: see Connect and Listen. A CAGUID of 0
+	// means one derived from MAC, a nil Seed one derived from Seed. Without CM the port
+	// refuses all requests for connections. A QP created with the number GSIQPN receives
+	// the datagrams instead.
 	CM *cm.Config
-	// Seed makes QP numbers and starting PSNs that nobody can guess. nil gives QP
-	// numbers in order, and PSN 0.
+	// Seed makes QP numbers and starting PSNs unpredictable. With nil, QP numbers are
+	// consecutive and starting PSNs are 0.
 	Seed *[32]byte
 
-	// PeerMAC, where not zero, is the Ethernet address of all peers, such as that of
-	// a gateway, or any for a wire without such addresses: nothing is resolved.
+	// PeerMAC, where not zero, is the Ethernet address of all peers, such as that of a
+	// gateway, or any address for a wire without Ethernet addresses: nothing is resolved.
 	PeerMAC frame.MAC
 
 	// MaxNeighbors bounds the table of hardware addresses. 0 means 1024. Hosts that
-	// asked for this one's address are in it as well, but make room.
+	// requested this port's address are in it as well, until room is needed.
 	MaxNeighbors int
 
-	// Trace, where not nil, is called for each frame to this port that is dropped before
-	// a QP sees it; TraceQP for each packet that a QP does not simply accept: it is the
-	// Trace of QPs whose own is nil. They must not call the port.
+	// Trace, where not nil, is called for each frame to this port that is dropped before it
+	// reaches a QP; TraceQP for each packet that a QP does not simply accept, where the
+	// QP's own Trace is nil. They must not call the port.
 	Trace   func(Trace)
 	TraceQP func(qp.Trace)
-	// FreezeNeighbors keeps the first hardware address of each peer, whatever it says
-	// later.
+	// FreezeNeighbors keeps the first hardware address of each peer: later ARP and
+	// neighbour advertisements do not change it.
 	FreezeNeighbors bool
-	// NeighborAge is how long a hardware address is used without news of it: then it is
-	// asked for again, and forgotten when nobody answers; connected QPs keep theirs until
-	// there is news. 0 means a minute, less for ever.
+	// NeighborAge is how long a hardware address is used before it is requested again.
+	// Without a reply it is removed from the table, but connected QPs keep theirs. 0 means
+	// a minute, a negative value for ever.
 	NeighborAge time.Duration
 
 	// Control is congestion control, such as cnp.Controller(cnp.Paper()). nil is
@@ -114,16 +114,16 @@ type Config struct {
 	// two bits clear. A Control that needs it does so by itself.
 	ECT bool
 
-	// AckEvery is for QPs whose own AckEvery is 0: at least every so many packets
-	// ask for an acknowledgement. 0 means each packet where Control wants to know
-	// about each, and else what qp.Config says.
+	// AckEvery is the AckEvery of QPs whose own is 0: at least one of so many packets asks
+	// for an acknowledgement. 0 means every packet where Control needs that, and else the
+	// default of qp.Config.
 	AckEvery int
 	// MaxInFlight is how many packets of a QP may be in flight where Control counts
 	// them, 1 .. 2^23; 32 bytes each. 0 means 1024.
 	MaxInFlight int
-	// CNP and Ack mark CNPs and acknowledgements. nil means for CNPs what Control
-	// says, or DSCP 48 and priority 6, and for acknowledgements what the QP's data
-	// has.
+	// CNP and Ack are the marking of CNPs and of acknowledgements. nil means for CNPs that
+	// of Control, or DSCP 48 and priority 6, and for acknowledgements that of the QP's
+	// data.
 	CNP, Ack *Marking
 	// Weights are the shares of the port for each priority, served by deficit round
 	// robin. A priority of weight 0 is served strictly before all with a weight, and
@@ -140,19 +140,19 @@ type Counters struct {
 	RxFrames               uint64
 	RxRoCE                 uint64 // packets for this port with a good ICRC
 	RxICRCEncapsulated     uint64 // rx_icrc_encapsulated: bad ICRC, dropped
-	RxMalformed            uint64 // to the RoCE port but not to be decoded
-	RxHeaderChecksum       uint64 // wrong IPv4 header checksum, dropped; the ICRC does not cover what it does
+	RxMalformed            uint64 // to the RoCE port, but cannot be decoded
+	RxHeaderChecksum       uint64 // wrong IPv4 header checksum, dropped; it covers fields that the ICRC does not
 	RxNotRoCE              uint64
 	RxWrongAddress         uint64 // not for this port, or not from the QP's peer to its GID
 	RxNoQP                 uint64
 	NpEcnMarkedRocePackets uint64 // np_ecn_marked_roce_packets
 	NpCnpSent              uint64 // np_cnp_sent
-	NpCnpDropped           uint64 // because there was no room among those to be sent
+	NpCnpDropped           uint64 // because the queue of CNPs was full
 	RpCnpHandled           uint64 // rp_cnp_handled
 	RpCnpIgnored           uint64 // rp_cnp_ignored: of another partition, or for a QP that does not receive
 	TxFrames               uint64
 	TxUnresolved           uint64 // sends given up because there is no hardware address
-	Looped                 uint64 // packets that the port handed to itself
+	Looped                 uint64 // packets that the port sent to itself
 	NeighborsMoved         uint64 // peers that changed their hardware address
 }
 
@@ -189,7 +189,7 @@ type Port struct {
 	rx    frame.Frame
 	tx    frame.Frame
 	grh   [qp.GRHSize]byte
-	// network is room for the header that grhOf makes, with all options.
+	// network is the buffer for the header that grhOf builds, with all options.
 	network [60]byte
 	events  fifo
 }
@@ -276,7 +276,7 @@ func (p *Port) Counters() Counters { return p.counters }
 // MAC returns the port's Ethernet address.
 func (p *Port) MAC() frame.MAC { return p.cfg.MAC }
 
-// GID returns row i of the address table, in the form that address handles have.
+// GID returns row i of the address table, in the form of [qp.AHAttr].
 func (p *Port) GID(i int) (addr [16]byte, ok bool) {
 	if i < 0 || i >= len(p.gids) {
 		return addr, false
@@ -284,7 +284,7 @@ func (p *Port) GID(i int) (addr [16]byte, ok bool) {
 	return p.gids[i].bytes, true
 }
 
-// Regions returns the memory that peers may reach, as configured.
+// Regions returns the memory that peers may access, as configured.
 func (p *Port) Regions() *qp.Regions { return p.cfg.Regions }
 
 // AllocPD returns a protection domain that no earlier call returned.
@@ -300,15 +300,15 @@ type SRQ struct {
 	xrcd uint32
 }
 
-// CreateSRQ makes a shared receive queue for n receives. XRC targets of the XRC
-// domain xrcd find it by its number; 0 is no domain. The errors are those of
-// qp.NewSRQ, and ErrConfig when all 2^24-1 numbers are in use.
+// CreateSRQ creates a shared receive queue for n receives. XRC targets of the XRC domain
+// xrcd find it by its number; 0 is no domain. The errors are those of qp.NewSRQ, and
+// ErrConfig when all 2^24-1 numbers are in use.
 func (p *Port) CreateSRQ(n int, xrcd uint32) (*SRQ, error) {
 	const most = 0xffffff
 	if len(p.srqs) == most {
 		return nil, ErrConfig
 	}
-	// From 1 to most, and round.
+	// From 1 to most, then from 1 again.
 	p.lastSRQ = p.lastSRQ%most + 1
 	for p.srqs[p.lastSRQ] != nil {
 		p.lastSRQ = p.lastSRQ%most + 1
@@ -339,8 +339,8 @@ func (d xrcDomain) SRQ(num uint32) *qp.SRQ {
 	return nil
 }
 
-// at turns a time into nanoseconds since the first one, from 1. Time that goes
-// backwards stands still.
+// at converts a time to nanoseconds since the first one, which is 1. A time before the
+// latest one counts as the latest.
 func (p *Port) at(now time.Time) int64 {
 	p.now = p.clock.At(now)
 	return p.now
@@ -355,8 +355,8 @@ func (p *Port) Deadline() (time.Time, bool) {
 	return p.clock.Time(t), true
 }
 
-// Due is Deadline in nanoseconds since the first time that the port was shown,
-// which is 1; 0 is none.
+// Due is Deadline in nanoseconds since the first time passed to the port, which is 1; 0
+// means none.
 func (p *Port) Due() int64 {
 	t := p.neighbors.due
 	if d := p.waiting.Due(0); d != 0 && (t == 0 || d < t) {
@@ -401,9 +401,8 @@ func (p *Port) Tick(now time.Time) {
 	}
 }
 
-// Trace says why the port dropped a frame, before any QP saw it. It is what
-// [Config.Trace] gets, and a [slog.LogValuer]. Of a Malformed frame only Result is
-// set.
+// Trace says why the port dropped a frame before it reached a QP. It is the argument of
+// [Config.Trace], and a [slog.LogValuer]. For a Malformed frame only Result is set.
 type Trace struct {
 	Result   Result
 	Src, Dst netip.Addr
@@ -424,7 +423,8 @@ func (t Trace) LogValue() slog.Value {
 	)
 }
 
-// trace tells that f, which was decoded unless r is Malformed, had the result r.
+// trace calls the trace hook for f, which was decoded unless r is Malformed, with the
+// result r.
 func (p *Port) trace(r Result, f *frame.Frame) {
 	switch r {
 	case Delivered, Answered, NotRoCE:

@@ -11,11 +11,11 @@ import (
 	"github.com/roce-go/roce/qp/congestion"
 )
 
-// QPConfig says what a QP of a port is.
+// QPConfig holds the parameters of a QP of a port.
 type QPConfig struct {
-	qp.Config // QPN 0 takes a free one; Memory nil takes the port's regions
+	qp.Config // QPN 0: a free one; Memory nil: the port's regions
 
-	SendCQ, RecvCQ *CQ // where completions are polled; nil: nowhere
+	SendCQ, RecvCQ *CQ // where completions are polled; nil: not at all
 	SRQ            *SRQ
 	XRCD           uint32 // XRCRecv: the XRC domain, above 0
 }
@@ -29,14 +29,14 @@ type QP struct {
 	ah      qp.AHAttr
 	peer    netip.Addr
 	mac     frame.MAC
-	macDue  int64 // when to ask for it again, 0 for never
+	macDue  int64 // when to request it again, 0 for never
 	doubted int64 // when it was last doubted
 	gid     uint8
 	srcPort uint16
 
 	rate *limiter // nil without congestion control
 
-	call *Call // that made its connection
+	call *Call // that established its connection
 
 	sendCQ, recvCQ                *CQ
 	sendNode, recvNode, eventNode node
@@ -51,8 +51,8 @@ type QP struct {
 	toSelf     bool // connected, to an address of its own port
 }
 
-// CreateQP makes a QP in Reset. QP 1, the GSI, is a UD QP. The errors are ErrNoQP
-// and those of qp.New.
+// CreateQP creates a QP in Reset. QP 1, the GSI, is a UD QP. The errors are ErrNoQP and
+// those of qp.New.
 func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	qpn := cfg.QPN
 	switch {
@@ -95,17 +95,17 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	q.rate = p.cc.newLimiter(&c)
 	p.qps[p.place(qpn)] = q
 	p.live++
-	p.waiting.Grow(p.live) // so that no call on the packet path makes room
+	p.waiting.Grow(p.live) // so that no call on the packet path allocates
 	return q, nil
 }
 
-// place returns where the QP with a number has its place: with a seed, QP numbers
-// have more bits than there are places.
+// place returns the index of the QP with a number: with a seed, QP numbers have more bits
+// than indexes.
 func (p *Port) place(qpn uint32) uint32 { return qpn & uint32(len(p.qps)-1) }
 
-// freeQPN returns a number for a QP, or 0 when there are MaxQPs. Numbers are used
-// again as late as possible, or taken from the seed: late packets of a QP that is
-// gone find nobody.
+// freeQPN returns a number for a QP, or 0 when there are MaxQPs. Numbers are reused as late
+// as possible, or taken from the seed, so that late packets of a destroyed QP do not reach
+// another.
 func (p *Port) freeQPN() uint32 {
 	if p.live >= p.cfg.MaxQPs {
 		return 0
@@ -122,7 +122,7 @@ func (p *Port) freeQPN() uint32 {
 	}
 	for {
 		qpn := uint32(p.rng.Uint64()) & 0xffffff
-		// Any place does, but for those of special numbers.
+		// Any free place will do, except those of special numbers.
 		for p.qps[p.place(qpn)] != nil || p.place(qpn) <= GSIQPN {
 			qpn = qpn&^uint32(len(p.qps)-1) | p.place(qpn+1)
 		}
@@ -140,9 +140,9 @@ func (p *Port) QP(qpn uint32) *QP {
 	return nil
 }
 
-// Destroy removes the QP. Completions that were not polled are gone, and so is
-// work that was not done. After it, calls that would change something fail with
-// ErrNoPort, and the others tell how the QP was when it went.
+// Destroy removes the QP. Completions that were not polled, and requests that were not
+// complete, are discarded. After it, calls that would change something fail with ErrNoPort,
+// and the others return the state of the QP at Destroy.
 func (q *QP) Destroy() {
 	p := q.port
 	if p == nil {
@@ -159,7 +159,7 @@ func (q *QP) Destroy() {
 	q.port = nil // the lists skip it
 }
 
-// machine returns what q drives. The zero QP drives the zero machine.
+// machine returns the machine of q. That of the zero QP is the zero machine.
 func (q *QP) machine() *qp.QP {
 	if q.m == nil {
 		return new(qp.QP)
@@ -185,8 +185,8 @@ func (q *QP) Counters() qp.Counters { return q.machine().Counters() }
 // Outstanding returns the number of sends that are not complete.
 func (q *QP) Outstanding() int { return q.machine().Outstanding() }
 
-// SetHops tells congestion control how many switches the packets of the QP cross, where
-// it goes by that; see [congestion.PathFlow]. A real port knows it from the hop limit of
+// SetHops sets how many switches the packets of the QP cross, for congestion control that
+// uses it; see [congestion.PathFlow]. A real port can derive it from the hop limit of
 // packets that arrive.
 func (q *QP) SetHops(n int) {
 	if q.rate == nil {
@@ -197,7 +197,7 @@ func (q *QP) SetHops(n int) {
 	}
 }
 
-// GoesByPath reports whether congestion control of the QP wants SetHops.
+// GoesByPath reports whether congestion control of the QP uses SetHops.
 func (q *QP) GoesByPath() bool {
 	if q.rate == nil {
 		return false
@@ -254,7 +254,7 @@ func (q *QP) Connect(now time.Time, a *qp.Attr) error {
 		mask |= qp.AttrPKey
 		if a.PKey == 0 {
 			b := *a
-			b.PKey = 0xffff // what the machine takes it for
+			b.PKey = 0xffff // as the machine does
 			a = &b
 		}
 	}
@@ -288,7 +288,7 @@ func (q *QP) check(a *qp.Attr, mask qp.AttrMask) (peer netip.Addr, err error) {
 	return peer, nil
 }
 
-// modified draws the conclusions of a change of the attributes in mask.
+// modified updates the port after a change of the attributes in mask.
 func (q *QP) modified(a *qp.Attr, mask qp.AttrMask, peer netip.Addr) {
 	p := q.port
 	if mask&qp.AttrAH != 0 {
@@ -297,7 +297,7 @@ func (q *QP) modified(a *qp.Attr, mask qp.AttrMask, peer netip.Addr) {
 		q.toSelf = p.ownsAddress(p.gids[q.gid].v1, peer)
 		q.prio = Priority(q.ah.TrafficClass, q.ah.HasVLAN, q.ah.VLAN)
 	}
-	// Both may have changed, where the next packet goes and whether there is one.
+	// The destination of the next packet may have changed, and whether there is one.
 	q.unresolved = false
 	if mask&(qp.AttrAH|qp.AttrDestQPN) != 0 {
 		at := q.m.Attr()
@@ -326,8 +326,8 @@ func (p *Port) hasPKey(k uint16) bool {
 	return false
 }
 
-// destination returns the address of h, which must be of the family of the GID
-// that it is to be sent from, unless that speaks RoCE v1.
+// destination returns the address of h, which must be of the family of the GID that it is
+// to be sent from, unless that is for RoCE v1.
 func (p *Port) destination(h *qp.AHAttr) (netip.Addr, error) {
 	if int(h.SGIDIndex) >= len(p.gids) {
 		return netip.Addr{}, ErrAddress
@@ -402,8 +402,8 @@ func (g *group) detach(q *QP) {
 }
 
 // AttachMulticast makes a UD QP receive the datagrams to a multicast address
-// (ibv_attach_mcast). Joining the group on the network is the caller's business. The
-// errors are ErrAddress, ErrNoPort, and qp.ErrOp on a QP of another type.
+// (ibv_attach_mcast). Joining the group on the network is left to the caller. The errors
+// are ErrAddress, ErrNoPort, and qp.ErrOp on a QP of another type.
 func (q *QP) AttachMulticast(addr netip.Addr) error {
 	switch {
 	case q.port == nil:
@@ -433,8 +433,8 @@ func (q *QP) DetachMulticast(addr netip.Addr) {
 	}
 }
 
-// detach takes q out of the group addr, or of all for the zero address. A group
-// without QPs is gone.
+// detach removes q from the group addr, or from all for the zero address. A group without
+// QPs is removed.
 func (p *Port) detach(q *QP, addr netip.Addr) {
 	p.groups = slices.DeleteFunc(p.groups, func(g group) bool {
 		if addr.IsValid() && g.addr != addr {

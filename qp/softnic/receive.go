@@ -15,10 +15,10 @@ type Result uint8
 
 // Results. Each but Delivered and Answered has a counter.
 const (
-	Delivered    Result = iota // handed to a QP, whose counters tell more
+	Delivered    Result = iota // handed to a QP, which counts what became of it
 	Answered                   // ARP or neighbour discovery
-	NotRoCE                    // something else
-	Malformed                  // to the RoCE port, but not to be decoded, or with a wrong IPv4 header checksum
+	NotRoCE                    // another protocol
+	Malformed                  // to the RoCE port, but cannot be decoded, or with a wrong IPv4 header checksum
 	BadICRC                    // dropped
 	WrongAddress               // not for this port, or not from the QP's peer to its GID
 	NoQP                       // no such QP
@@ -34,7 +34,7 @@ func (r Result) String() string {
 	return strconv.Itoa(int(r))
 }
 
-// HandleFrame takes an Ethernet frame, without FCS. Nothing of it is kept.
+// HandleFrame handles a received Ethernet frame, without FCS. Nothing of b is kept.
 func (p *Port) HandleFrame(now time.Time, b []byte) Result {
 	r := p.handleFrame(now, b)
 	if p.cfg.Trace != nil {
@@ -81,7 +81,7 @@ func (p *Port) handleFrame(now time.Time, b []byte) Result {
 // HandleDecoded.
 func (p *Port) CountReceived() { p.counters.RxFrames++ }
 
-// CountDropped counts a frame that whoever decoded it outside the port dropped as
+// CountDropped counts a frame that the caller decoded outside the port and dropped as
 // NotRoCE, Malformed or BadICRC.
 func (p *Port) CountDropped(r Result) {
 	p.counters.RxFrames++
@@ -95,9 +95,9 @@ func (p *Port) CountDropped(r Result) {
 	}
 }
 
-// HandleDecoded takes a packet that was decoded and checked already, for a
-// network that carries no bytes or a socket that hides them. Nothing of f is
-// kept. It does not count RxFrames.
+// HandleDecoded handles a packet that was decoded and checked already, for a simulated
+// network without bytes or a socket that does not show the headers. Nothing of f is kept.
+// It does not count RxFrames.
 func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
 	r := p.handleDecoded(now, f)
 	if p.cfg.Trace != nil {
@@ -109,13 +109,13 @@ func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
 func (p *Port) handleDecoded(now time.Time, f *frame.Frame) Result {
 	p.at(now)
 	if f.Dst.IsMulticast() && p.ownAddr(f.Src.Unmap()) {
-		p.counters.RxWrongAddress++ // handed back by the network: members here had it
+		p.counters.RxWrongAddress++ // sent back by the network: members on this port have received it already
 		return WrongAddress
 	}
 	return p.handle(now, f)
 }
 
-// handle is HandleDecoded for packets of this port as well.
+// handle is HandleDecoded, also for packets that this port sent to itself.
 func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 	multicast := f.Packet.DestQP == qp.MulticastQPN && f.Dst.IsMulticast()
 	q := p.QP(f.Packet.DestQP)
@@ -141,7 +141,7 @@ func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 		return WrongAddress
 	}
 	if f.Packet.Opcode == bth.CNP {
-		// Not for the QP, but for what limits its rate.
+		// For the rate limiter, not for the QP.
 		p.notified(now, q, f)
 		p.touch(q)
 		return Delivered
@@ -158,15 +158,15 @@ func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 		p.acked(now, q, f, v)
 	}
 	if !datagram && f.SrcMAC != q.mac && f.Link == frame.Ethernet && v < qp.Invalid {
-		p.doubt(q) // a router may send from another one, and so may a forger
+		p.doubt(q) // a router may use another one, but so may a forged packet
 	}
 	p.arrived(q, f, v)
 	p.touch(q)
 	return Delivered
 }
 
-// owns reports whether f came to one of the port's addresses in the version of
-// RoCE that this address speaks.
+// owns reports whether f was sent to one of the port's addresses in the version of RoCE
+// that this address is for.
 func (p *Port) owns(f *frame.Frame) bool { return p.ownsAddress(f.Net == frame.GRH, f.Dst) }
 
 func (p *Port) ownsAddress(v1 bool, dst netip.Addr) bool {
@@ -178,7 +178,7 @@ func (p *Port) ownsAddress(v1 bool, dst netip.Addr) bool {
 	return false
 }
 
-// is reports whether f came to g.
+// is reports whether f was sent to g.
 func (g *gid) is(f *frame.Frame) bool { return g.at(f.Net == frame.GRH, f.Dst) }
 
 func (g *gid) at(v1 bool, dst netip.Addr) bool {
@@ -207,9 +207,9 @@ func (p *Port) handleMulticast(now time.Time, f *frame.Frame, from *QP) Result {
 	return r
 }
 
-// grhOf makes the 40 bytes that precede a datagram in memory: the GRH or IPv6
-// header, or 20 bytes of zeros and the IPv4 header. A network that carries no bytes
-// has them made of the frame's fields.
+// grhOf builds the 40 bytes that precede a datagram in memory: the GRH or IPv6 header, or
+// 20 bytes of zeros and the IPv4 header. Where the network carries no bytes, they are built
+// from the frame's fields.
 func (p *Port) grhOf(f *frame.Frame) {
 	p.grh = [qp.GRHSize]byte{}
 	h, at := f.NetPacket, 0
@@ -234,7 +234,7 @@ type cnpDue struct {
 	srcPort uint16
 }
 
-// queueCNP has a CNP sent to the sender of f.
+// queueCNP queues a CNP to the sender of f.
 func (p *Port) queueCNP(q *QP, f *frame.Frame) {
 	if p.cnpTail-p.cnpHead >= uint32(len(p.cnps)) {
 		p.counters.NpCnpDropped++

@@ -61,7 +61,7 @@ func (r *readyLists) init(weights [8]int) error {
 	return nil
 }
 
-// push puts q at the end of the list of a priority, or lets it be if it is in there.
+// push puts q at the end of the list of a priority, unless it is in that list.
 func (r *readyLists) push(q *QP, prio uint8) {
 	if q.queued {
 		if q.readyPrio == prio {
@@ -106,8 +106,8 @@ func (r *readyLists) rotate(q *QP, prio uint8) {
 	r.push(q, prio)
 }
 
-// roundRobin returns the priority whose turn it is of those in open. Each turn adds
-// the weight in longest frames to what a priority may send.
+// roundRobin returns the priority whose turn it is among those in open. Each turn adds
+// weight times the longest frame, in bytes, to what a priority may send.
 func (r *readyLists) roundRobin(open uint8) int {
 	for open>>r.turn&1 == 0 || r.deficit[r.turn] <= 0 {
 		if open>>r.turn&1 == 0 {
@@ -120,8 +120,8 @@ func (r *readyLists) roundRobin(open uint8) int {
 	return r.turn
 }
 
-// priorityOf returns the priority that q's next packet is sent with. Where
-// acknowledgements have one of their own and both wait, it is the one that may leave
+// priorityOf returns the priority that q's next packet is sent with. Where acknowledgements
+// have a priority of their own and both kinds wait, it is the priority that is served
 // first.
 func (p *Port) priorityOf(q *QP) uint8 {
 	prio := q.prio
@@ -143,8 +143,8 @@ func (p *Port) priorityOf(q *QP) uint8 {
 	return ack
 }
 
-// otherPriority has q wait with its other kind of packets, after it had none to send
-// of the kind that it waited with.
+// otherPriority makes q wait at the priority of its other kind of packets, after it had
+// none to send of the kind that it waited with.
 func (p *Port) otherPriority(q *QP, ack bool) {
 	has := q.m.Pending(qp.PendingPacket)
 	switch {
@@ -160,8 +160,8 @@ func (p *Port) ackPriority(q *QP) uint8 {
 	return Priority(a.DSCP<<2, q.ah.HasVLAN, uint16(a.Priority)<<13)
 }
 
-// touch draws the conclusions of a call into q's machine: it may have packets,
-// completions, events, and another deadline.
+// touch updates the port after a call of q's machine, which may have packets, completions,
+// events, and another deadline.
 func (p *Port) touch(q *QP) {
 	if q.port == nil {
 		return
@@ -191,7 +191,7 @@ func (p *Port) collect(q *QP, of qp.Pending) {
 	p.reschedule(q)
 }
 
-// reschedule puts q where its deadline belongs in the heap.
+// reschedule moves q in the heap to where its deadline belongs.
 func (p *Port) reschedule(q *QP) {
 	due := q.paced
 	if d := q.m.Due(); d != 0 && (due == 0 || d < due) {
@@ -211,9 +211,8 @@ func (p *Port) reschedule(q *QP) {
 	}
 }
 
-// CQ is a completion queue. It holds no completions itself, but knows which QPs
-// have some, and so never overflows: what is not polled stays with its QP, whose
-// queues have room for it.
+// CQ is a completion queue. It holds no completions itself, only a list of QPs that have
+// some, and so never overflows: a completion stays in its QP until it is polled.
 type CQ struct{ fifo fifo }
 
 // NewCQ returns a completion queue. QPs of any port may share it.
@@ -225,8 +224,8 @@ func (c *CQ) push(n *node) {
 	}
 }
 
-// Poll takes a completion (ibv_poll_cq). It reports false when there is none.
-// Completions of one work queue come in order.
+// Poll stores a completion in wc (ibv_poll_cq). It reports false when there is none.
+// Completions of one work queue are in order.
 func (c *CQ) Poll(wc *qp.Completion) bool {
 	for n := c.fifo.head; n != nil; n = c.fifo.head {
 		ok := false
@@ -243,7 +242,7 @@ func (c *CQ) Poll(wc *qp.Completion) bool {
 	return false
 }
 
-// drop takes n out, when its QP goes.
+// drop removes n, when its QP is destroyed.
 func (c *CQ) drop(n *node) {
 	if c != nil {
 		c.fifo.drop(n)
@@ -308,7 +307,7 @@ type Event struct {
 	Event qp.Event
 }
 
-// NextEvent takes an event (ibv_get_async_event), or reports false when there is
+// NextEvent stores an event in e (ibv_get_async_event), or reports false when there is
 // none.
 func (p *Port) NextEvent(e *Event) bool {
 	for n := p.events.head; n != nil; n = p.events.head {

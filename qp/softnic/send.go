@@ -16,14 +16,14 @@ import (
 func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
 	p.at(now)
 	p.cc.out.Mode = congestion.INTNone
-	// A frame of ARP or neighbour discovery, then one of the queue pairs, and round: a
-	// flood of questions does not keep them from sending.
+	// Frames of ARP or neighbour discovery and of queue pairs alternate: a flood of
+	// requests does not keep queue pairs from sending.
 	if b := p.control.pop(!p.control.last); b != nil {
 		p.counters.TxFrames++
 		return append(dst, b...), true
 	}
 	if !p.NextDecoded(now, &p.tx) {
-		// A QP may have asked for an address.
+		// A QP may have requested an address.
 		if b := p.control.pop(true); b != nil {
 			p.counters.TxFrames++
 			return append(dst, b...), true
@@ -33,10 +33,9 @@ func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
 	return p.tx.AppendTo(dst), true
 }
 
-// NextDecoded is NextFrame for a network that carries no bytes: it fills all of f
-// but what only a decoded frame has. The payload aliases the memory that it comes
-// from until the next call. ARP and neighbour discovery are left out: see
-// AddNeighbor.
+// NextDecoded is NextFrame for a network that carries no bytes: it sets all fields of f
+// except those of frame.Decoded. The payload aliases the memory that it comes from; it is
+// valid until the next call. ARP and neighbour discovery are left out: see AddNeighbor.
 func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 	p.at(now)
 	p.cc.out.Mode = congestion.INTNone
@@ -66,10 +65,10 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 			continue
 		}
 		if l := q.rate; l != nil && l.flow.Rate() != 0 && !l.pacer.Ready(now) && q.m.Pending(qp.PendingResponse|qp.PendingAck) == 0 {
-			p.park(now, q, true) // rather than find that out when it is asked
+			p.park(now, q, true) // rather than find that out at the next call
 			p.ready.remove(q)
 		} else {
-			p.ready.rotate(q, p.priorityOf(q)) // at the end: the others have their turn
+			p.ready.rotate(q, p.priorityOf(q)) // at the end: the other QPs come first
 		}
 		if (q.toSelf || q.m.Type() == qp.UD) && p.looped(now, f, q) {
 			continue
@@ -80,7 +79,7 @@ func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
 	return false
 }
 
-// loopback bounds how many packets the port hands to itself without a pause.
+// loopback limits how many packets the port sends to itself without a pause.
 type loopback struct {
 	n   int
 	due int64 // end of the pause
@@ -88,9 +87,9 @@ type loopback struct {
 
 const maxLooped = 256
 
-// looped hands f inside where it is for this port itself, and reports whether the
-// network is to see nothing of it. Members of a multicast group here, but for the
-// sender q, have the packet too.
+// looped handles f where it is for this port itself, and reports whether it is not to be
+// sent to the network. Members of a multicast group on this port, except the sender q,
+// receive the packet too.
 func (p *Port) looped(now time.Time, f *frame.Frame, q *QP) bool {
 	if q != nil && f.Packet.DestQP == qp.MulticastQPN && f.Dst.IsMulticast() {
 		if len(p.groups) != 0 {
@@ -109,15 +108,16 @@ func (p *Port) looped(now time.Time, f *frame.Frame, q *QP) bool {
 	return true
 }
 
-// Idle reports whether NextFrame has nothing to look at: it would report false
-// until something else happens to the port.
+// Idle reports whether NextFrame has nothing to send, and so would report false until
+// another call changes the port.
 func (p *Port) Idle() bool {
 	return p.ready.filled&^p.ready.paused == 0 && p.cnpHead == p.cnpTail && p.control.head == p.control.tail && p.gsi.idle()
 }
 
-// nextOf makes the next packet of q.
+// nextOf builds the next packet of q.
 func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
-	// First of all: a packet that was built must not be lost because its address is not known.
+	// Checked first: a packet that was built must not be lost because its address is not
+	// known.
 	if q.m.Type() == qp.UD || q.mac == (frame.MAC{}) {
 		if q.m.Pending(qp.PendingPacket) == 0 {
 			q.paced = 0
@@ -180,8 +180,8 @@ func (p *Port) touchTimes(q *QP) {
 	p.collect(q, qp.PendingSendCompletion|qp.PendingEvent)
 }
 
-// address fills f but for the packet: the peer of q, or where the datagram in
-// p.out goes.
+// address sets the addresses of f: the peer of q, or the destination of the datagram in
+// p.out.
 func (p *Port) address(q *QP, f *frame.Frame) {
 	ah, peer, mac, sport := &q.ah, q.peer, q.mac, q.srcPort
 	if p.out.AH != nil {
@@ -270,8 +270,8 @@ func (p *Port) macOf(ah *qp.AHAttr, dst netip.Addr) (frame.MAC, bool) {
 	return n.mac, ok
 }
 
-// resolved reports whether the hardware address of q's next packet is known, and
-// asks for it if not.
+// resolved reports whether the hardware address of q's next packet is known, and requests
+// it if not.
 func (p *Port) resolved(q *QP) bool {
 	dst, ah := q.waitsFor()
 	mac, ok := p.macOf(&ah, dst)
