@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,8 +21,9 @@ import (
 // exStory writes what happens at one end as a script.
 type exStory struct {
 	strings.Builder
-	node   int
-	silent bool // requests are signaled one by one
+	node    int
+	silent  bool          // requests are signaled one by one
+	windows [exOps]uint32 // of its node
 }
 
 // exLog is the stories of both ends, and of what happens on the link, as comments.
@@ -59,13 +61,19 @@ func (s *exScenario) stories() *exLog {
 		if !s.silent {
 			extra += " signal_all"
 		}
-		st.line(-1, "qp %s qpn=%d dest_qpn=%d mtu=%d sq_psn=%d rq_psn=%d max_send=%d max_recv=%d access=write,read,atomic%s",
+		st.line(-1, "qp %s qpn=%d dest_qpn=%d mtu=%d sq_psn=%d rq_psn=%d max_send=%d max_recv=%d access=write,read,atomic,flush,persist%s",
 			typ, i+1, 2-i, exMTU, exFirst, exFirst, exOps, exRecvs, extra)
 		var m [exMemory]byte
 		for k := range exLong {
 			m[exReadOff+k] = byte(k + 1)
 		}
-		st.line(-1, "region m addr=%#x 0x%s access=write,read,atomic", exRegion, hex.EncodeToString(m[:]))
+		exFill(m[exCellOff:], 0, 0)
+		st.line(-1, "region m addr=%#x 0x%s", exRegion, hex.EncodeToString(m[:]))
+		for k, op := range s.ops[1-i] {
+			if op == exSendInv {
+				st.line(-1, "window w%d region=m addr=%#x len=4 access=read qpn=%d", k, exRegion, i+1)
+			}
+		}
 		st.line(-1, "hold")
 	}
 	return l
@@ -83,7 +91,7 @@ func (st *exStory) line(now int64, format string, args ...any) {
 // reconnect brings the QP of end i from RESET to RTS again.
 func (st *exStory) reconnect(now int64, s *exScenario, i int, first psn.PSN) {
 	e := s.ends[i]
-	st.line(now, "modify state=INIT pkey=0xffff access=write,read,atomic")
+	st.line(now, "modify state=INIT pkey=0xffff access=write,read,atomic,flush,persist")
 	st.line(now, "modify state=RTR ah=0 path_mtu=%d dest_qp_num=%d rq_psn=%d max_dest_rd_atomic=2 min_rnr_timer=1", exMTU, 2-i, first)
 	st.line(now, "modify state=RTS sq_psn=%d timeout=%d retry_cnt=%d rnr_retry=%d max_rd_atomic=2", first, e.timeout, e.retryCnt, e.rnr())
 }
@@ -103,7 +111,7 @@ func (st *exStory) packet(p *bth.Packet, in bool) string {
 		va, key := p.RETH.VA, p.RETH.RKey
 		if ext&bth.HasAtomicETH != 0 {
 			va, key = p.AtomicETH.VA, p.AtomicETH.RKey
-			s += fmt.Sprintf(" add=%d", p.AtomicETH.SwapAdd)
+			s += fmt.Sprintf(" add=%d compare=%d", p.AtomicETH.SwapAdd, p.AtomicETH.Compare)
 		}
 		s += fmt.Sprintf(" va=%#x", va)
 		if in { // the region of this script
@@ -124,10 +132,24 @@ func (st *exStory) packet(p *bth.Packet, in bool) string {
 	if ext&bth.HasImmDt != 0 {
 		s += fmt.Sprintf(" imm=%d", p.ImmDt.Imm)
 	}
+	if ext&bth.HasIETH != 0 {
+		s += " inv_rkey=" + st.window(p.IETH.RKey, in)
+	}
+	if ext&bth.HasFETH != 0 {
+		s += fmt.Sprintf(" sel=%d plt=%d", p.FETH.Sel, p.FETH.Placement)
+	}
 	if len(p.Payload) != 0 {
 		s += " 0x" + hex.EncodeToString(p.Payload)
 	}
 	return s
+}
+
+// window names a key: one of this end's, or of the peer's.
+func (st *exStory) window(key uint32, own bool) string {
+	if k := slices.Index(st.windows[:], key); own && k >= 0 && key != 0 {
+		return fmt.Sprintf("w%d", k)
+	}
+	return fmt.Sprintf("%#x", key)
 }
 
 func (st *exStory) out(now int64, p *qp.Outgoing) {
@@ -153,13 +175,17 @@ func (st *exStory) post(now int64, wr *qp.SendWR) {
 		s += fmt.Sprintf(" len=%d", len(wr.Local))
 	case qp.OpFetchAdd:
 		s += fmt.Sprintf(" len=8 add=%d", wr.CompareAdd)
+	case qp.OpCmpSwap:
+		s += fmt.Sprintf(" len=8 compare=%d swap=%d", wr.CompareAdd, wr.Swap)
+	case qp.OpFlush:
+		s += fmt.Sprintf(" len=%d persist", wr.Length)
 	default:
 		s += " 0x" + hex.EncodeToString(wr.Local)
 	}
-	if wr.Op != qp.OpSend {
+	if wr.Op != qp.OpSend && wr.Op != qp.OpSendImm {
 		s += fmt.Sprintf(" va=%#x rkey=%#x", wr.RemoteAddr, wr.RKey)
 	}
-	if wr.Op == qp.OpWriteImm {
+	if wr.Op == qp.OpWriteImm || wr.Op == qp.OpSendImm {
 		s += fmt.Sprintf(" imm=%d", wr.Imm)
 	}
 	if wr.Flags&qp.Signaled == 0 && st.silent {
@@ -172,8 +198,10 @@ func (st *exStory) done(now int64, c *qp.Completion) {
 	s := fmt.Sprintf("done %v id=%d", c.Op, c.ID)
 	if c.Status != qp.Success {
 		s += " status=" + exStatusNames[c.Status]
-	} else if c.Op == qp.OpRecvWrite {
+	} else if c.HasImm {
 		s += fmt.Sprintf(" imm=%d", c.Imm)
+	} else if c.HasInv {
+		s += " inv_rkey=" + st.window(c.InvRKey, true)
 	}
 	st.line(now, "%s", s)
 }

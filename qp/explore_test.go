@@ -78,19 +78,38 @@ var exScenarios = []exScenario{
 	{name: "selective repeat, READs and ATOMICs", ops: [2][]exOp{{exReadLong, exWrite, exFetchAdd}}, selective: qp.Selective{Packets: 8}, faults: exFaults{drop: 2, duplicate: 1}},
 	{name: "selective repeat, no receives", ops: [2][]exOp{{exSendLong, exWrite}}, selective: qp.Selective{Packets: 8}, faults: exFaults{drop: 1, duplicate: 1, early: 1}},
 	{name: "UC", typ: qp.UC, ops: [2][]exOp{{exSendLong, exSend, exWriteImm, exSendLong}}, recvs: [2]int{0, 2}, faults: exFaults{drop: 3}},
+	{name: "immediate and invalidate", ops: [2][]exOp{{exSendImm, exSendInv, exSendInv}}, recvs: [2]int{0, 1}, faults: exFaults{drop: 1, duplicate: 1, swap: 1}},
+	{name: "invalidate, against ATOMICs", ops: [2][]exOp{{exReadLong, exSendInv}, {exCmpSwap, exSendInv}}, recvs: [2]int{0, 1}, faults: exFaults{drop: 1, early: 1}},
+	{name: "compare and swap", ops: [2][]exOp{{exCmpSwap, exWrite, exCmpSwap}}, faults: exFaults{drop: 1, duplicate: 1, swap: 1}},
+	{name: "ATOMIC WRITE and FLUSH", ops: [2][]exOp{{exWriteLong, exFlush, exAtomicWrite}}, faults: exFaults{drop: 1, duplicate: 1, swap: 1}},
+	{name: "ATOMIC WRITE and FLUSH, both ways", ops: [2][]exOp{{exAtomicWrite, exFlush}, {exWrite, exFlush}}, faults: exFaults{drop: 1, early: 1}},
+	{name: "ATOMIC WRITE and FLUSH, one at a time", ops: [2][]exOp{{exAtomicWrite, exReadLong, exFlush}}, ends: exEnds(func(e *exEnd) { e.maxRd = 1 }),
+		faults: exFaults{drop: 1, duplicate: 1, early: 1}},
+	{name: "ATOMIC WRITE and FLUSH, selective repeat", ops: [2][]exOp{{exFlush, exSendInv, exAtomicWrite}}, recvs: [2]int{0, 1}, selective: qp.Selective{Packets: 8},
+		faults: exFaults{drop: 2, duplicate: 1}},
+	{name: "forged, for ATOMIC WRITE and FLUSH", ops: [2][]exOp{{exAtomicWrite, exFlush, exCmpSwap}}, forge: true, fails: true, faults: exFaults{forge: 1, drop: 1}},
+	{name: "forged requests, at ATOMIC WRITE and FLUSH", ops: [2][]exOp{{exSendInv, exAtomicWrite, exFlush}}, recvs: [2]int{0, 1}, asks: true, faults: exFaults{forge: 2, drop: 1}},
+	{name: "forged requests, with a SRQ", ops: [2][]exOp{{exSend, exSendLong, exSendInv}}, srq: true, recvs: [2]int{0, 1}, asks: true, faults: exFaults{forge: 2, drop: 1}},
+	{name: "forged, with a SRQ", ops: [2][]exOp{{exSendImm, exSendLong}, {exWriteImm}}, srq: true, recvs: [2]int{1, 1}, forge: true, fails: true, faults: exFaults{forge: 2}},
 }
 
-// exPairs are all pairs of kinds of message, with a loss and a copy.
+// exKinds are the kinds of message, by exOp.
+var exKinds = []string{"SEND", "long SEND", "WRITE", "long WRITE", "WRITE with immediate", "READ", "long READ", "ATOMIC",
+	"SEND with immediate", "SEND with invalidate", "compare and swap", "ATOMIC WRITE", "FLUSH"}
+
+// exPairs are all pairs of kinds of message, with a loss and a copy, and three messages
+// of each kind.
 func exPairs() (out []exScenario) {
-	names := []string{"SEND", "long SEND", "WRITE", "long WRITE", "WRITE with immediate", "READ", "long READ", "ATOMIC"}
-	for i, a := range names {
-		for j, b := range names {
+	for i, a := range exKinds {
+		for j, b := range exKinds {
 			s := exScenario{name: a + " then " + b, ops: [2][]exOp{{exOp(i), exOp(j)}}, recvs: [2]int{0, 1}, faults: exFaults{drop: 1, duplicate: 1}}
 			if (i+j)%2 == 0 { // and against each other
 				s.name, s.ops, s.recvs = a+" against "+b, [2][]exOp{{exOp(i)}, {exOp(j)}}, [2]int{1, 0}
 			}
 			out = append(out, s)
 		}
+		out = append(out, exScenario{name: a + ", three times", ops: [2][]exOp{{exOp(i), exOp(i), exOp(i)}}, recvs: [2]int{0, 2},
+			faults: exFaults{drop: 1, duplicate: 1, swap: 1}})
 	}
 	return out
 }
@@ -350,6 +369,13 @@ var exFaultTable = []exFault{
 		".", "TestExplore$/Reset"},
 	{"SQD ends with no word to the requester", "qp.go", []string{"case to == RTS:\n\t\tq.req.mode = running", "case to == RTS:"},
 		".", "TestExplore$/SQD"},
+
+	{"a duplicate ATOMIC WRITE is executed again", "responder_replay.go", []string{"\tvar again bool\n", "\tif m, ok := r.remote(res.pd, res.rkey, res.va, 8, RemoteWrite); ok && op == bth.AtomicWrite {\n\t\tcopy(m, p.Payload)\n\t}\n\tvar again bool\n"},
+		"!.", "TestExplore$/forged_requests,_at_ATOMIC_WRITE"},
+	{"a duplicate FLUSH is executed again", "responder_replay.go", []string{"\tvar again bool\n", "\tif f, ok := r.mem.(Flusher); ok && op == bth.Flush {\n\t\tf.Flush(res.rkey, res.va, res.len, p.FETH.Sel, p.FETH.Placement)\n\t}\n\tvar again bool\n"},
+		"!.", "TestExplore$/FLUSH,_three_times"},
+	{"a SEND with invalidate leaves its window", "responder_receive.go", []string{"!r.mem.Invalidate(", "false && !r.mem.Invalidate("},
+		"!.", "TestExplore$/immediate_and_invalidate"},
 
 	{"a pause of acknowledgements moves nobody", "softnic/pause.go", []string{"r.push(q, p.priorityOf(q))", "_ = q"},
 		"./softnic", "TestExplorePair"},

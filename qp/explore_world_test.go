@@ -1,6 +1,7 @@
 package qp_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"reflect"
@@ -11,6 +12,7 @@ import (
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/internal/explore"
+	"github.com/roce-go/roce/reth"
 )
 
 // The explorer's world: two QPs of the code that ships, a link that holds few
@@ -28,7 +30,11 @@ const (
 	exUsed   = 0x7e              // what an application fills a buffer with that it got back
 	exLong   = exMTU + 4         // bytes of a message of two packets
 
-	exWriteOff, exReadOff, exWordOff, exMemory = 0, 264, 528, 536
+	// In a region: what WRITEs go to, what READs read, the word of the ATOMICs, that of
+	// the ATOMIC WRITEs.
+	exWriteOff, exReadOff, exWordOff, exCellOff, exMemory = 0, 264, 528, 536, 544
+
+	exAccess = qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic | qp.FlushGlobal | qp.FlushPersistent | qp.MWBind
 )
 
 // exOp is a work request of a scenario.
@@ -43,6 +49,11 @@ const (
 	exRead
 	exReadLong
 	exFetchAdd
+	exSendImm
+	exSendInv // of a window of its own
+	exCmpSwap
+	exAtomicWrite
+	exFlush
 )
 
 // exScenario says what is explored: what the ends post, and what may go wrong.
@@ -106,10 +117,34 @@ type exMem struct {
 	recv   [exRecvs][exLong]byte
 }
 
+// exFlusher is the memory of an end, which notes what it is asked to flush.
+type exFlusher struct {
+	*qp.Regions
+	mem  *exMem
+	n    int
+	tags [exOps]byte // of the last WRITE, at each
+	bad  string
+}
+
+// Flush implements [qp.Flusher].
+func (f *exFlusher) Flush(_ uint32, va uint64, n uint32, sel reth.Selectivity, p reth.Placement) {
+	if va != exRegion+exWriteOff || n != exLong || sel != reth.MemoryRange || p != reth.Persistence {
+		f.bad = fmt.Sprintf("%d bytes at %#x, %v, placement %d", n, va, sel, p)
+	}
+	if f.n == exOps {
+		f.bad = "one too many"
+		return
+	}
+	f.tags[f.n] = (f.mem.region[exWriteOff] ^ exByte(0, 0)) & 0x7f
+	f.n++
+}
+
 type exNode struct {
-	q   *qp.QP
-	srq *qp.SRQ
-	key uint32
+	q       *qp.QP
+	srq     *qp.SRQ
+	m       *exFlusher
+	key     uint32
+	windows [exOps]uint32 // keys for the peer's SENDs with invalidate, by request
 
 	posted, completed    int // work requests
 	recvPosted, recvDone int
@@ -127,7 +162,7 @@ type exNode struct {
 	waiting   bool    // in an RNR wait, which may end while packets are on their way
 	rnr       int32   // PSN that it refused for the want of a receive; -1 is none
 	msgs      int     // of the peer, executed as far as completions and memory show
-	seen      [3]byte // what stood in the memory that WRITEs go to: see exCells
+	seen      [4]byte // what stood in the memory that WRITEs go to: see exCells
 	word      uint64  // and in the word of the ATOMICs
 	progress  int64   // Ignored: when the last response was accepted
 	timeouts  uint64  // Ignored
@@ -204,12 +239,25 @@ func (s *exScenario) start() *exWorld {
 		for k := range exLong {
 			m.region[exReadOff+k] = byte(k + 1)
 		}
-		rs, err := qp.NewRegions(1)
+		exFill(m.region[exCellOff:exMemory], 0, 0)
+		rs, err := qp.NewRegions(1 + s.count(1-i, exSendInv))
 		exMust(err)
-		n.key, err = rs.Register(qp.Region{PD: 1, Addr: exRegion, Data: m.region[:],
-			Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic})
+		n.key, err = rs.Register(qp.Region{PD: 1, Addr: exRegion, Data: m.region[:], Access: exAccess})
 		exMust(err)
-		cfg := qp.Config{Type: s.typ, QPN: uint32(i + 1), PD: 1, Memory: rs, MaxSendWR: exOps, MaxRecvWR: exRecvs,
+		for k, op := range s.ops[1-i] {
+			if op != exSendInv {
+				continue
+			}
+			free, err := rs.AllocWindow(1)
+			exMust(err)
+			n.windows[k], err = rs.Bind(qp.Binding{Window: free, Region: n.key, VA: exRegion, Len: 4, Access: qp.RemoteRead, QPN: uint32(i + 1)})
+			exMust(err)
+		}
+		n.m = &exFlusher{Regions: rs, mem: m}
+		if s.log != nil {
+			s.log[i].windows = n.windows
+		}
+		cfg := qp.Config{Type: s.typ, QPN: uint32(i + 1), PD: 1, Memory: n.m, MaxSendWR: exOps, MaxRecvWR: exRecvs,
 			MaxRdAtomic: 2, MaxDestRdAtomic: 2, Window: e.window, NoCredits: !s.ends[1-i].credits, SignalAll: !s.silent, Selective: s.selectiveOf(i)}
 		if s.srq {
 			n.srq, err = qp.NewSRQ(7, exRecvs)
@@ -234,6 +282,16 @@ func (s *exScenario) start() *exWorld {
 	return w
 }
 
+// count returns how many requests of end i are op.
+func (s *exScenario) count(i int, op exOp) (n int) {
+	for _, o := range s.ops[i] {
+		if o == op {
+			n++
+		}
+	}
+	return n
+}
+
 // selectiveOf returns the selective repeat of end i, whose timers are those of its
 // attributes.
 func (s *exScenario) selectiveOf(i int) qp.Selective {
@@ -249,22 +307,23 @@ func (s *exScenario) selectiveOf(i int) qp.Selective {
 // connection that it was sent on and, from 0x80 on, whether its receiver has used it.
 func exByte(tag byte, j int) byte { return tag ^ byte(j*29) }
 
-// exFill fills b, which stands at offset at of a message.
-func exFill(b []byte, tag byte, at int) {
-	for j := range b {
-		b[j] = exByte(tag, at+j)
+// exPattern has the bytes of each tag.
+var exPattern = func() (t [256][exLong]byte) {
+	for tag := range t {
+		for j := range t[tag] {
+			t[tag][j] = exByte(byte(tag), j)
+		}
 	}
-}
+	return t
+}()
+
+// exFill fills b, which stands at offset at of a message.
+func exFill(b []byte, tag byte, at int) { copy(b, exPattern[tag][at:]) }
 
 // exTag returns what b carries, and false when it is not one thing.
 func exTag(b []byte, at int) (byte, bool) {
 	tag := b[0] ^ exByte(0, at)
-	for j := range b {
-		if b[j] != exByte(tag, at+j) {
-			return 0, false
-		}
-	}
-	return tag, true
+	return tag, bytes.Equal(b, exPattern[tag][at:at+len(b)])
 }
 
 // tag is what message k of a connection carries.
@@ -284,7 +343,7 @@ func (s *exScenario) connect(w *exWorld, i int) {
 	n.newest, n.timeout, n.sums = n.first()-1, e.timeout, [2][exPSNs]uint32{}
 	n.posted, n.completed, n.recvPosted, n.recvDone, n.msgs = 0, 0, 0, 0, 0
 	n.broken, n.draining, n.drained, n.quiet, n.waiting, n.progress = false, false, false, false, false, 0
-	a := qp.Attr{PKey: 0xffff, Access: qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic, PathMTU: exMTU,
+	a := qp.Attr{PKey: 0xffff, Access: exAccess &^ qp.MWBind, PathMTU: exMTU,
 		DestQPN: uint32(2 - i), RQPSN: n.first(), SQPSN: n.first(), MaxDestRdAtomic: 2, MaxRdAtomic: maxRd,
 		MinRNRTimer: 1, Timeout: e.timeout, RetryCnt: e.retryCnt, RNRRetry: e.rnr()}
 	exConnect(exTime(w.now), n.q, s.typ, &a)
@@ -545,7 +604,7 @@ func (s *exScenario) modify(w *exWorld, i int, a *qp.Attr, m qp.AttrMask, story 
 // Forged responses: their kinds, and their PSNs from the newest request's on.
 const (
 	exForgePSNs  = 4 // three before the next that was never sent, and that
-	exForgeKinds = 15
+	exForgeKinds = 16
 )
 
 // forged hands a response to end i that its peer never sent. What was never sent must
@@ -599,6 +658,8 @@ func (s *exScenario) forged(w *exWorld, i, what int) error {
 	case 14:
 		read(bth.AtomicAcknowledge, 0)
 		p.AtomicAckETH.Orig = 1 << 40
+	case 15:
+		read(bth.ReadResponseOnly, 0) // of a FLUSH or ATOMIC WRITE
 	}
 	v := n.q.HandlePacket(exTime(w.now), &p, nil)
 	if s.log != nil {
@@ -616,10 +677,10 @@ func (s *exScenario) forged(w *exWorld, i, what int) error {
 	return s.after(w)
 }
 
-// Forged requests: WRITE, SEND, READ and ATOMIC at a PSN that was executed, with other
-// data than it had; the middle of a message there; a WRITE behind a gap; and one of
-// another partition at the PSN that is expected.
-const exAskKinds = 7
+// Forged requests: of each kind at a PSN that was executed, with other data than it had;
+// the middle of a message there; a WRITE behind a gap; and one of another partition at
+// the PSN that is expected.
+const exAskKinds = 11
 
 // asked hands a request to end i that its peer never sent. Nothing of it may be executed
 // (rules RS-02, RS-03, RS-20, RS-22), as the memory and the messages show.
@@ -628,12 +689,13 @@ func (s *exScenario) asked(w *exWorld, i, what int) error {
 	n := &w.nodes[i]
 	n.quiet = false
 	var buf [exMTU]byte
-	exFill(buf[:4], exUsed-1, 0)
+	exFill(buf[:8], exUsed-1, 0)
 	p := bth.Packet{}
 	p.DestQP, p.PKey, p.AckReq = n.q.Num(), 0xffff, true
 	executed := int(n.q.Executed())
 	at := executed - 1
-	op := []bth.Operation{bth.WriteOnly, bth.SendOnly, bth.ReadRequest, bth.FetchAdd, bth.WriteMiddle, bth.WriteOnly, bth.WriteOnly}[what]
+	op := []bth.Operation{bth.WriteOnly, bth.SendOnly, bth.ReadRequest, bth.FetchAdd, bth.WriteMiddle, bth.WriteOnly, bth.WriteOnly,
+		bth.SendOnlyInv, bth.CmpSwap, bth.AtomicWrite, bth.Flush}[what]
 	switch what {
 	case 5:
 		at = executed + 2
@@ -644,6 +706,20 @@ func (s *exScenario) asked(w *exWorld, i, what int) error {
 	p.RETH.VA, p.RETH.RKey, p.RETH.DMALen = exRegion+exWriteOff, n.key, 4
 	p.AtomicETH.VA, p.AtomicETH.RKey, p.AtomicETH.SwapAdd = exRegion+exWordOff, n.key, 100
 	switch op {
+	case bth.CmpSwap: // with what stands there
+		p.AtomicETH.Compare = binary.LittleEndian.Uint64(w.mem[i].region[exWordOff:])
+	case bth.AtomicWrite:
+		p.RETH.VA, p.RETH.DMALen = exRegion+exCellOff, 8
+		p.SetPayload(buf[:8])
+	case bth.Flush:
+		p.FETH.Placement = reth.Persistence
+	case bth.SendOnlyInv:
+		for k, key := range n.windows {
+			if p.IETH.RKey = key; key != 0 && k >= n.msgs {
+				break // one that is not yet gone
+			}
+		}
+		p.SetPayload(buf[:4])
 	case bth.WriteMiddle:
 		p.SetPayload(buf[:])
 	case bth.WriteOnly, bth.SendOnly:
@@ -764,11 +840,34 @@ func (s *exScenario) wr(w *exWorld, i, k int) qp.SendWR {
 		wr.Op, wr.RemoteAddr = qp.OpRead, exRegion+exReadOff
 	case exFetchAdd:
 		wr.Op, wr.RemoteAddr, wr.CompareAdd, wr.Local = qp.OpFetchAdd, exRegion+exWordOff, 1, buf[:8]
+	case exSendImm:
+		wr.Op, wr.Imm = qp.OpSendImm, uint32(k+1)
+	case exSendInv:
+		wr.Op, wr.RKey = qp.OpSendInv, w.nodes[1-i].windows[k]
+	case exCmpSwap: // from what those before leave there
+		before := s.adds(i, k)
+		wr.Op, wr.RemoteAddr, wr.CompareAdd, wr.Swap, wr.Local = qp.OpCmpSwap, exRegion+exWordOff, before, before+1, buf[:8]
+	case exAtomicWrite:
+		wr.Op, wr.RemoteAddr, wr.Local = qp.OpAtomicWrite, exRegion+exCellOff, buf[:8]
+	case exFlush:
+		wr.Op, wr.Length, wr.FlushPersistence, wr.Local = qp.OpFlush, exLong, true, nil
 	}
 	return wr
 }
 
-func (o exOp) receives() bool { return o <= exSendLong || o == exWriteImm }
+func (o exOp) receives() bool {
+	return o <= exSendLong || o == exWriteImm || o == exSendImm || o == exSendInv
+}
+
+// adds returns how much the first k requests of end i add to the word of the ATOMICs.
+func (s *exScenario) adds(i, k int) (n uint64) {
+	for _, o := range s.ops[i][:k] {
+		if o == exFetchAdd || o == exCmpSwap {
+			n++
+		}
+	}
+	return n
+}
 
 // emit takes a packet of end i to the link.
 func (s *exScenario) emit(w *exWorld, i int) error {
@@ -812,7 +911,9 @@ func (s *exScenario) emit(w *exWorld, i int) error {
 					return fmt.Errorf("RS-03: end %d sends a second NAK for PSN %v", i, p.PSN)
 				}
 				n.nak = int32(p.PSN)
-			} else {
+			} else if !w.fake || p.AETH.Syndrome.Nak() != aeth.NakInvalidRequest {
+				// An end that takes a forged response may ask for more than its peer's
+				// max_dest_rd_atomic.
 				return fmt.Errorf("end %d refuses a good request: %v", i, p.AETH.Syndrome)
 			}
 		case aeth.RNR:
@@ -853,7 +954,8 @@ func (n *exNode) same(side int, p *bth.Packet, first psn.PSN) error {
 	} else if side == 0 || op == bth.AtomicAcknowledge {
 		mix(uint64(p.Opcode)<<32 | uint64(p.ImmDt.Imm))
 		mix(p.RETH.VA ^ uint64(p.RETH.DMALen)<<32)
-		mix(p.AtomicETH.VA ^ p.AtomicETH.SwapAdd<<32)
+		mix(p.AtomicETH.VA ^ p.AtomicETH.SwapAdd<<32 ^ p.AtomicETH.Compare<<48)
+		mix(uint64(p.IETH.RKey)<<32 | uint64(p.FETH.Sel)<<8 | uint64(p.FETH.Placement))
 		mix(p.AtomicAckETH.Orig)
 	}
 	for _, b := range p.Payload {
@@ -1061,6 +1163,9 @@ func (s *exScenario) received(w *exWorld, i int, c *qp.Completion) error {
 	if op == exSendLong {
 		want = exLong
 	}
+	if c.HasImm != (op == exSendImm) || c.HasImm && c.Imm != uint32(k+1) || c.HasInv != (op == exSendInv) || c.HasInv && c.InvRKey != n.windows[k] {
+		return fmt.Errorf("EE-2: message %d has immediate %t %d, invalidates %t %#x", k, c.HasImm, c.Imm, c.HasInv, c.InvRKey)
+	}
 	if int(c.ByteLen) != want {
 		return fmt.Errorf("EE-2: %d bytes, want %d", c.ByteLen, want)
 	}
@@ -1087,21 +1192,32 @@ func (s *exScenario) done(w *exWorld, i, k int) error {
 				return fmt.Errorf("EE-2: byte %d read is %d, want %d", j, local[j], byte(j+1))
 			}
 		}
-	case exFetchAdd:
-		before := uint64(0)
-		for _, o := range s.ops[i][:k] {
-			if o == exFetchAdd {
-				before++
+	case exFetchAdd, exCmpSwap:
+		if v, before := binary.LittleEndian.Uint64(local[:]), s.adds(i, k); v != before {
+			return fmt.Errorf("RS-16: the word was %d, want %d", v, before)
+		}
+	case exAtomicWrite:
+		if (far[exCellOff]^exByte(0, 0))&0x7f < w.nodes[i].tag(k) {
+			return fmt.Errorf("RS-11a: complete, and the data is not there")
+		}
+	case exFlush:
+		at, newest := 0, byte(0)
+		for j, o := range s.ops[i][:k] {
+			switch o {
+			case exFlush:
+				at++
+			case exWrite, exWriteLong, exWriteImm:
+				newest = w.nodes[i].tag(j)
 			}
 		}
-		if v := binary.LittleEndian.Uint64(local[:]); v != before {
-			return fmt.Errorf("RS-16: the word was %d, want %d", v, before)
+		if m := w.nodes[1-i].m; m.n <= at || m.tags[at] < newest {
+			return fmt.Errorf("RS-11a: complete, and what was written before is not flushed: %d flushes, then %v", m.n, m.tags)
 		}
 	case exWrite, exWriteLong, exWriteImm:
 		if far[exWriteOff]^exByte(0, 0)&0x7f < w.nodes[i].tag(k) || op == exWriteLong && far[exWriteOff+exMTU]^exByte(0, exMTU) < w.nodes[i].tag(k) {
 			return fmt.Errorf("EE-2: complete, and the data is not there")
 		}
-	case exSend, exSendLong:
+	case exSend, exSendLong, exSendImm, exSendInv:
 		took := 0
 		for _, o := range s.ops[i][:k+1] {
 			if o.receives() {
@@ -1116,8 +1232,9 @@ func (s *exScenario) done(w *exWorld, i, k int) error {
 }
 
 // exCells are the parts of the memory that WRITEs go to which one WRITE writes whole:
-// the short ones only the first.
-var exCells = [3][2]int{{0, 4}, {4, exMTU}, {exMTU, exLong}}
+// the short ones only the first. The last is that of the ATOMIC WRITEs. Each has an
+// offset, a length and where in a message it stands.
+var exCells = [4][3]int{{exWriteOff, 4, 0}, {exWriteOff + 4, exMTU - 4, 4}, {exWriteOff + exMTU, exLong - exMTU, exMTU}, {exCellOff, 8, 0}}
 
 // memory checks that nothing is written twice with other data, nor again after its
 // application used it, that ATOMICs are executed once, and that buffers which their
@@ -1126,7 +1243,7 @@ func (s *exScenario) memory(w *exWorld) error {
 	for i := range w.nodes {
 		n, m := &w.nodes[i], &w.mem[i].region
 		for c, span := range exCells {
-			tag, ok := exTag(m[exWriteOff+span[0]:exWriteOff+span[1]], span[0])
+			tag, ok := exTag(m[span[0]:][:span[1]], span[2])
 			if !ok {
 				return fmt.Errorf("EE-2: end %d: WRITEs are mixed up at %d", i, span[0])
 			}
@@ -1142,12 +1259,13 @@ func (s *exScenario) memory(w *exWorld) error {
 			}
 			n.seen[c] = tag
 		}
-		word, adds := binary.LittleEndian.Uint64(m[exWordOff:]), uint64(0)
-		for _, o := range s.ops[1-i][:w.nodes[1-i].posted] {
-			if o == exFetchAdd {
-				adds++
-			}
+		if n.m.bad != "" || n.m.n > s.count(1-i, exFlush) {
+			return fmt.Errorf("RS-11a: end %d: FLUSH %d: %s", i, n.m.n, n.m.bad)
 		}
+		if err := s.keys(w, i); err != nil {
+			return err
+		}
+		word, adds := binary.LittleEndian.Uint64(m[exWordOff:]), s.adds(1-i, w.nodes[1-i].posted)
 		if word < n.word || word > adds {
 			return fmt.Errorf("RS-16: end %d: the word is %d after %d, with %d ATOMICs posted", i, word, n.word, adds)
 		}
@@ -1166,12 +1284,26 @@ func (s *exScenario) memory(w *exWorld) error {
 	return nil
 }
 
-var exUsedBuffer = func() (b [exLong]byte) {
-	exFill(b[:], exUsed, 0)
-	return b
-}()
+// keys checks that the windows of end i are gone whose messages were received, and no
+// others.
+func (s *exScenario) keys(w *exWorld, i int) error {
+	n, took := &w.nodes[i], 0
+	for k, op := range s.ops[1-i] {
+		if op.receives() {
+			took++
+		}
+		if op != exSendInv {
+			continue
+		}
+		_, there := n.m.Remote(qp.RemoteAccess{PD: 1, QPN: n.q.Num(), RKey: n.windows[k], VA: exRegion, Len: 4, Right: qp.RemoteRead})
+		if received := n.msgs >= took; there && received || !there && !received && !s.late {
+			return fmt.Errorf("RS-17: end %d: the window of message %d is there: %t, with %d messages received", i, k, there, n.msgs)
+		}
+	}
+	return nil
+}
 
-func exIsUsed(b *[exLong]byte) bool { return *b == exUsedBuffer }
+func exIsUsed(b *[exLong]byte) bool { return *b == exPattern[exUsed] }
 
 func (d *exDirection) push(p *bth.Packet) {
 	to := &d.q[d.n]

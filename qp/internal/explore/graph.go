@@ -53,9 +53,10 @@ type Copy[W any] struct {
 
 // piece is memory that a Copy owns, in the order in which it was needed.
 type piece struct {
-	t   reflect.Type
-	n   int
-	mem reflect.Value // slice of t, of n elements
+	t    reflect.Type
+	n    int
+	mem  reflect.Value // slice of t, of n elements
+	elem reflect.Value // the first of them
 }
 
 // plan is a type taken apart.
@@ -221,7 +222,8 @@ func (g *Graph[W]) copyBlock(c *Copy[W], at *int, src unsafe.Pointer, p *plan, n
 	pc := &c.pieces[*at]
 	*at++
 	if pc.t != p.t || pc.n != n {
-		*pc = piece{p.t, n, reflect.MakeSlice(reflect.SliceOf(p.t), n, n)}
+		mem := reflect.MakeSlice(reflect.SliceOf(p.t), n, n)
+		*pc = piece{p.t, n, mem, mem.Index(0)}
 	}
 	dst := pc.mem.UnsafePointer()
 	size := p.t.Size()
@@ -229,7 +231,11 @@ func (g *Graph[W]) copyBlock(c *Copy[W], at *int, src unsafe.Pointer, p *plan, n
 	if !p.refs {
 		copy(unsafe.Slice((*byte)(dst), size*uintptr(n)), unsafe.Slice((*byte)(src), size*uintptr(n)))
 	} else {
-		reflect.Copy(pc.mem, reflect.SliceAt(p.t, src, n)) // with what the garbage collector must know
+		if n == 1 { // with what the garbage collector must know, and without an allocation
+			pc.elem.Set(reflect.NewAt(p.t, src).Elem())
+		} else {
+			reflect.Copy(pc.mem, reflect.SliceAt(p.t, src, n))
+		}
 		for i := range uintptr(n) {
 			g.copyRefs(c, at, unsafe.Add(src, i*size), unsafe.Add(dst, i*size), p)
 		}
