@@ -154,6 +154,7 @@ func (e *engine) createQP(x *C.struct_rv_qp) C.int {
 	cfg.MaxRdAtomic, cfg.MaxDestRdAtomic = C.RV_MAX_RD, C.RV_MAX_RD
 	cfg.Window = e.wire.window()
 	cfg.AckEvery = cfg.Window / 4
+	cfg.LinuxAckBeforeRead = true // any peer may be the kernel's driver, and nothing tells
 	if x.srq != nil {
 		s := e.srqs[uint32(x.srq.number)]
 		if s == nil {

@@ -38,7 +38,7 @@ func main() {}
 //export roceEngineRun
 func roceEngineRun(sh *C.struct_rv_shared) {
 	debug.SetPanicOnFault(true)
-	e := &engine{sh: sh, log: openLog(), fd: -1}
+	e := &engine{sh: sh, log: openLog(), fd: -1, handlers: handlers{own: faultHandlers()}}
 	for {
 		e.run()
 	}
@@ -64,6 +64,8 @@ type engine struct {
 	bells [C.RV_BELLS]drain
 	cms   calls
 
+	handlers handlers
+
 	faults *faults
 	tap    *tap
 	due    time.Time
@@ -88,6 +90,7 @@ func (e *engine) run() {
 		now := time.Now()
 		busy := e.command(now)
 		if e.port != nil {
+			e.handlers.watch(now)
 			busy = e.posts(now) || busy
 			busy = e.receive(now) || busy
 			if !e.due.IsZero() && !now.Before(e.due) {
@@ -237,7 +240,7 @@ func (e *engine) start() error {
 	seed := new([32]byte)
 	crand.Read(seed[:])
 	// Keys are not sealed: the low byte of a window's key is the program's (ibv_inc_rkey).
-	e.mem = &memory{Regions: regions, access: map[uint32]uint32{}, windows: map[uint32]*window{}, bound: map[uint32]int{}}
+	e.mem = &memory{Regions: regions, access: map[uint32]uint32{}, windows: map[uint32]*window{}, bound: map[uint32]int{}, faults: &e.handlers}
 	cfg := softnic.Config{MAC: macOf(e.addr), GIDs: []softnic.GID{{Addr: e.addr.WithZone("")}}, MaxQPs: C.RV_MAX_QP, Regions: regions,
 		PeerMAC: e.wire.PeerMAC(), Seed: seed, CM: &cm.Config{}}
 	if e.log.Enabled(context.Background(), slog.LevelDebug) {

@@ -6,7 +6,10 @@ package main
 import "C"
 
 import (
+	"os"
 	"sync/atomic"
+	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/roce-go/roce/qp"
@@ -20,6 +23,60 @@ type memory struct {
 	access  map[uint32]uint32  // of each region: enum ibv_access_flags
 	windows map[uint32]*window // by their handles
 	bound   map[uint32]int     // windows that are bound to each region
+
+	faults *handlers
+}
+
+// handlers says whether faults of memory still come to Go. A program that handles them by
+// itself, as from Python's faulthandler.enable on, would take those of the engine for its
+// own: memory is not touched then, but the kernel is asked for it.
+type handlers struct {
+	own     [2]uintptr // Go's
+	looked  time.Time
+	foreign bool // the program has put others in their place
+}
+
+func faultHandlers() (h [2]uintptr) {
+	for i, sig := range [...]syscall.Signal{syscall.SIGSEGV, syscall.SIGBUS} {
+		var old [8]uintptr // struct sigaction: the handler first
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&old)), 8, 0, 0)
+		h[i] = old[0]
+	}
+	return h
+}
+
+// watch looks at them, once in a millisecond.
+func (h *handlers) watch(now time.Time) {
+	if now.Sub(h.looked) >= time.Millisecond {
+		h.looked, h.foreign = now, faultHandlers() != h.own
+	}
+}
+
+// populates says whether the kernel knows MADV_POPULATE_READ: from Linux 5.14 on.
+var populates = populate(make([]byte, 1), false) == 0
+
+// populate has the kernel touch memory.
+func populate(b []byte, write bool) syscall.Errno {
+	const read = 22 // MADV_POPULATE_READ, and one more for WRITE
+	how := uintptr(read)
+	if write {
+		how++
+	}
+	at := uintptr(unsafe.Pointer(&b[0]))
+	rest := at & uintptr(os.Getpagesize()-1)
+	_, _, err := syscall.Syscall(syscall.SYS_MADVISE, at-rest, uintptr(len(b))+rest, how)
+	return err
+}
+
+// mapped reports whether all pages of b are mapped, for writing where write is set.
+func (m *memory) mapped(b []byte, write bool) bool {
+	if len(b) == 0 {
+		return true
+	}
+	if m.faults.foreign && populates {
+		return populate(b, write) == 0
+	}
+	return touch(b, write)
 }
 
 // window is a memory window.
@@ -68,13 +125,13 @@ const page = 4096
 // Remote implements qp.Memory.
 func (m *memory) Remote(a qp.RemoteAccess) ([]byte, bool) {
 	b, ok := m.Regions.Remote(a)
-	return b, ok && (len(b) == 0 || touch(b, a.Right&(qp.RemoteWrite|qp.RemoteAtomic) != 0))
+	return b, ok && m.mapped(b, a.Right&(qp.RemoteWrite|qp.RemoteAtomic) != 0)
 }
 
 // Local implements qp.LocalMemory.
 func (m *memory) Local(a qp.LocalAccess) ([]byte, bool) {
 	b, ok := m.Regions.Local(a)
-	return b, ok && (len(b) == 0 || touch(b, a.Write))
+	return b, ok && m.mapped(b, a.Write)
 }
 
 // attach notes that a window is bound to a region, or with 0 to none.

@@ -128,6 +128,33 @@ static void unmapped(void)
 	CHECK(!ibv_reg_mr(pd, (void *)0x1000, 4096, 0) && errno == EFAULT);
 }
 
+static void fault(int s)
+{
+	static const char m[] = "the program has the engine's fault\n";
+	_exit(write(2, m, sizeof m - 1) ? 1 : 2);
+}
+
+/* The same with a program that has come to handle faults by itself. */
+static void handler(void)
+{
+	struct sigaction sa = {.sa_handler = fault};
+	open_all(64);
+	works();
+	CHECK(!sigaction(SIGSEGV, &sa, NULL) && !sigaction(SIGBUS, &sa, NULL));
+	usleep(20000);
+	works();
+	CHECK(!munmap(buf + 8192, 4096));
+	CHECK(!write_at(a, (uintptr_t)buf + 8192, (uintptr_t)buf, 100, IBV_WR_RDMA_WRITE));
+	CHECK(next().status == IBV_WC_LOC_PROT_ERR);
+	a = make_qp(4), b = make_qp(4);
+	connect_qp(a, b->qp_num, &gid);
+	connect_qp(b, a->qp_num, &gid);
+	works();
+	CHECK(!mprotect(buf, 4096, PROT_READ));
+	CHECK(!write_at(a, (uintptr_t)buf + 4096, (uintptr_t)buf, 100, IBV_WR_RDMA_WRITE));
+	CHECK(next().status == IBV_WC_REM_ACCESS_ERR);
+}
+
 /* Objects that were destroyed, in the wrong order, or are in use. */
 static void destroyed(void)
 {
@@ -442,7 +469,7 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*f)(void);
-	} cases[] = {{"unmapped", unmapped}, {"destroyed", destroyed}, {"deregistered", deregistered}, {"overrun", overrun}, {"forks", forks},
+	} cases[] = {{"unmapped", unmapped}, {"handler", handler}, {"destroyed", destroyed}, {"deregistered", deregistered}, {"overrun", overrun}, {"forks", forks},
 		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"loaded", loaded}, {"rates", rates}, {"external", external}, {"cost", cost}};
 	alarm(40);
 	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
