@@ -171,8 +171,11 @@ func exercise(t *testing.T, ctx context.Context, h *nvme.Host, ops int) {
 					return
 				}
 			}
-			for range ops / workers {
-				n := uint64(1) << rng.IntN(10)
+			for i := range ops / workers {
+				n := 1 + rng.Uint64N(1<<rng.IntN(11))
+				if i < 4 {
+					n = 8 + uint64(i%2) // as much as fits into a capsule, and a block more
+				}
 				lba := rng.Uint64N(part - n)
 				span := want[lba<<9 : (lba+n)<<9]
 				switch rng.IntN(8) {

@@ -78,6 +78,16 @@ type Controller struct {
 	SGLS                    uint32
 	SubNQN                  string
 	CapsuleSize             uint32 // of commands, in 16 bytes
+	DataOffset              uint16 // from the command to its data in the capsule, in 16 bytes
+}
+
+// inline returns how many bytes of data a command of an I/O queue may carry, where they
+// come right behind it, as RDMA demands.
+func (c *Controller) inline() int {
+	if c.SGLS&SGLSOffset == 0 || c.DataOffset != 0 {
+		return 0
+	}
+	return max(int(min(c.CapsuleSize, 1<<20))*16-CommandSize, 0)
 }
 
 // Bits of the fields.
@@ -121,6 +131,7 @@ func (c *Controller) AppendTo(b []byte) []byte {
 	copy(x[identifySubNQN:identifySubNQN+NQNSize-1], c.SubNQN)
 	le.PutUint32(x[identifyCapsules:], c.CapsuleSize)
 	le.PutUint32(x[identifyCapsules+4:], CompletionSize/16)
+	le.PutUint16(x[identifyCapsules+8:], c.DataOffset)
 	x[1803] = 1 // SGL descriptors of a command
 	return append(b, x[:]...)
 }
@@ -136,7 +147,7 @@ func (c *Controller) Decode(b []byte) error {
 		Version: le.Uint32(b[identifyVersion:]), OAES: le.Uint32(b[92:]), CTRATT: le.Uint32(b[96:]), Type: b[111],
 		AERL: b[259], LPA: b[261], ELPE: b[262], KAS: le.Uint16(b[320:]), MaxCmd: le.Uint16(b[514:]), NN: le.Uint32(b[516:]),
 		ONCS: le.Uint16(b[520:]), VWC: b[525], SGLS: le.Uint32(b[536:]), SubNQN: text(b[identifySubNQN : identifySubNQN+NQNSize]),
-		CapsuleSize: le.Uint32(b[identifyCapsules:]),
+		CapsuleSize: le.Uint32(b[identifyCapsules:]), DataOffset: le.Uint16(b[identifyCapsules+8:]),
 	}
 	return nil
 }

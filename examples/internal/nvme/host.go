@@ -107,6 +107,7 @@ func (h *Host) dial(ctx context.Context, ep *endpoint.Endpoint, address string) 
 		if err != nil {
 			return err
 		}
+		q.inline = h.Controller.inline()
 		h.mu.Lock()
 		h.io = append(h.io, q)
 		h.mu.Unlock()
@@ -286,6 +287,7 @@ func Discover(ctx context.Context, ep *endpoint.Endpoint, address string, cfg Ho
 // and the capsule has been acknowledged, since a lost acknowledgement has it sent again.
 type queue struct {
 	id       uint16
+	inline   int // bytes of data that a command may carry
 	ep       *endpoint.Endpoint
 	conn     *endpoint.Conn
 	cntlid   uint16
@@ -422,7 +424,11 @@ func (q *queue) do(ctx context.Context, name string, c *Command, data []byte, wr
 	cmd := *c
 	cmd.CID, cmd.Flags = s.cid, FlagsSGL
 	cmd.SGL = SGL{Type: SGLKeyed}
-	if len(data) != 0 {
+	var inline []byte
+	if write && len(data) != 0 && len(data) <= q.inline {
+		inline = data
+		cmd.SGL = SGL{Type: SGLOffset, Length: uint32(len(data))}
+	} else if len(data) != 0 {
 		mr, err := q.ep.Register(data, qp.MWBind)
 		if err != nil {
 			q.free <- s
@@ -440,7 +446,7 @@ func (q *queue) do(ctx context.Context, name string, c *Command, data []byte, wr
 		}
 		cmd.SGL = SGL{Addr: r.Addr, Length: r.Len, Key: r.RKey, Type: SGLKeyedInvalidate}
 	}
-	s.capsule = cmd.AppendTo(s.capsule[:0])
+	s.capsule = append(cmd.AppendTo(s.capsule[:0]), inline...)
 	s.asked.Store(true)
 	if err := q.conn.Post(qp.SendWR{Op: qp.OpSend, Local: s.capsule}, func(wc qp.Completion) { s.sent <- wc }); err != nil {
 		return fail(err) // the slot is lost with the connection

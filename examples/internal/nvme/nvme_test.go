@@ -3,6 +3,7 @@ package nvme
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -135,8 +136,8 @@ func TestRoundTrips(t *testing.T) {
 }
 
 // between is what nvme-rdma and nvmet-rdma of Linux 6.12.117 say to each other in two
-// guests, with nvme-cli 2.4: discover, connect, a few commands, errors, disconnect, without the
-// response capsules. (go test -tags interop -run TestGolden ./examples/nvmetarget -golden FILE.)
+// guests, with nvme-cli 2.4: discover, connect, a few commands, errors, disconnect.
+// (go test -tags interop -run TestGolden ./examples/nvmetarget -golden FILE.)
 type between struct {
 	requests   []ConnectRequest
 	replies    []ConnectReply
@@ -145,6 +146,13 @@ type between struct {
 	namespace  Namespace
 	discovery  []DiscoveryEntry
 	connects   []ConnectData
+	ended      []ended
+}
+
+// ended is a command and its response.
+type ended struct {
+	Command
+	Completion Completion
 }
 
 // readBetween decodes the capture. What it decodes it encodes, to the same bytes.
@@ -154,6 +162,9 @@ func readBetween(t *testing.T) (b between) {
 	host := netip.MustParseAddr("192.0.2.2")
 	data := map[uint64]Command{} // by address and key of the host's memory, the last
 	key := func(va uint64, rkey uint32) uint64 { return va<<20 ^ uint64(rkey) }
+	type id struct{ queue, cid uint16 }
+	queues, open := map[uint32]uint16{}, map[id]Command{} // queues by the target's QP
+	responses := map[string]bool{}                        // seen: one whose acknowledgement was lost comes twice
 	again := func(got, want []byte) { t.Helper(); require.Equal(t, want, got) }
 	for _, r := range recs {
 		var f frame.Frame
@@ -185,9 +196,31 @@ func readBetween(t *testing.T) (b between) {
 			again(c.AppendTo(nil), p.Payload[:CommandSize])
 			b.commands = append(b.commands, c)
 			data[key(c.SGL.Addr, c.SGL.Key)] = c
-			if c.Opcode == Fabrics && c.FabricsType() == Connect && c.SGL.Type == SGLOffset {
-				b.connect(t, p.Payload[CommandSize:])
+			if c.Opcode == Fabrics && c.FabricsType() == Connect {
+				queues[p.DestQP] = uint16(c.CDW10[0] >> 16)
+				if c.SGL.Type == SGLOffset {
+					b.connect(t, p.Payload[CommandSize:])
+				}
 			}
+			open[id{queues[p.DestQP], c.CID}] = c
+		case op.Send() && !fromHost:
+			at := fmt.Sprint(p.DestQP, p.PSN)
+			if responses[at] {
+				continue
+			}
+			responses[at] = true
+			var c Completion
+			require.Len(t, p.Payload, CompletionSize)
+			require.NoError(t, c.Decode(p.Payload))
+			again(c.AppendTo(nil), p.Payload)
+			of, ok := open[id{c.SQID, c.CID}]
+			require.True(t, ok, "a response to no command: %+v", c)
+			delete(open, id{c.SQID, c.CID})
+			require.Equal(t, op == bth.RCSendOnlyInv, of.SGL.Type == SGLKeyedInvalidate && of.SGL.Length != 0)
+			if op == bth.RCSendOnlyInv {
+				require.Equal(t, of.SGL.Key, p.IETH.RKey)
+			}
+			b.ended = append(b.ended, ended{of, c})
 		case op == bth.RCReadResponseOnly && len(p.Payload) == ConnectDataSize:
 			b.connect(t, p.Payload)
 		case op == bth.RCWriteOnly && !fromHost:
@@ -230,6 +263,7 @@ func TestBetweenGuests(t *testing.T) {
 	require.Equal(t, "Linux", b.controller.Model)
 	require.Equal(t, "6.12.117", b.controller.Firmware)
 	require.Equal(t, nvmet, b.controller.SubNQN)
+	require.Equal(t, 4096, b.controller.inline())
 	has("keyed SGLs, offsets", b.controller.SGLS&(SGLSKeyed|SGLSOffset) == SGLSKeyed|SGLSOffset)
 	require.EqualValues(t, 1<<30>>9, b.namespace.Blocks, "null_blk with gb=1")
 	require.EqualValues(t, 9, b.namespace.BlockLog)
