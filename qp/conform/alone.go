@@ -6,7 +6,7 @@ import (
 	"github.com/roce-go/roce/bth"
 )
 
-// alone judges what one request shows without others.
+// alone judges a request by itself, without others.
 func (w *Watcher) alone(s *stream, payload int, unreliable bool) {
 	p := &w.f.Packet
 	op := p.Opcode

@@ -1,19 +1,19 @@
 package conform
 
-// cause is why a requester sends something again.
+// cause is why a requester retransmits something.
 type cause uint8
 
 // Causes.
 const (
-	causeUnknown cause = iota // none was seen: the capture lost it
+	causeUnknown cause = iota // none was seen: the capture has lost it
 	causeNAK                  // a NAK sequence error: rule RQ-23
 	causeImplied              // a response to something later: rule RQ-24
 	causeRNR                  // an RNR NAK: rule RQ-28
-	causeTimer                // nothing came: rule RQ-31
+	causeTimer                // no response was received: rule RQ-31
 )
 
-// why tells what made the requester send PSN u again; e and d are what was seen of
-// it before.
+// why returns the cause of the retransmission of PSN u; e and d are what was seen of it
+// before.
 func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) cause {
 	last := x.last.at
 	if e != nil {
@@ -27,7 +27,8 @@ func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) cause
 			return causeRNR
 		}
 	}
-	// What fills a hole that came after the NAK was overtaken.
+	// A packet that fills a gap which appeared after the NAK was reordered, not
+	// retransmitted.
 	after := func(t int64) bool { return e == nil && d == nil && x.last.gap > t }
 	if x.nak.open.valid && w.quick(x.nak.open.t) {
 		switch {
@@ -58,8 +59,8 @@ func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) cause
 	if d != nil && (d.is(hasGap) || d.pos > d.start) && w.quick(d.lastT) && d.lastT != d.t {
 		return causeImplied
 	}
-	// The Linux driver's timer runs on through RNR waits and retransmissions, as
-	// long as there is no progress.
+	// The Linux driver's timer keeps running during RNR waits and retransmissions, as long
+	// as there is no progress.
 	if timer || e != nil && w.repeat < 0 && e.sends < 255 && !w.quick(e.first) && e.last != e.first && u >= x.acked-min(x.acked, 1) {
 		return causeTimer
 	}
@@ -76,8 +77,8 @@ func (k *naks) onWay(u uint64) *refusal {
 	return nil
 }
 
-// heed takes it that a requester which goes back to PSN u has got the NAKs for those
-// up to it.
+// heed marks the NAKs for PSNs up to u as received by the requester, which has gone back to
+// u.
 func (k *naks) heed(u uint64) {
 	for i := range k.way {
 		if k.way[i].psn <= u {

@@ -68,8 +68,8 @@ func (w *Watcher) partition(s *stream) bool {
 		w.report(s, PKeyMismatch, uint64(s.pkey), uint64(k), 0)
 		return false
 	}
-	// The first stays, so that one odd packet does not make all others odd. Of
-	// the two kinds of membership full is kept: it matches more.
+	// The first P_Key is kept, so that one wrong packet does not make all others look
+	// wrong. Of full and limited membership full is kept: it matches more.
 	if !s.pkeyKnown || k&0x8000 != 0 {
 		s.pkey, s.pkeyKnown = k, true
 	}
@@ -86,7 +86,7 @@ func (w *Watcher) network(s *stream) {
 		if !f.DF && s.first(IPv4NoDF) {
 			w.report(s, IPv4NoDF, 0, 0, 0)
 		}
-		// An offloaded checksum is one that the sender's card was to fill in.
+		// An offloaded checksum is left to the sender's card.
 		if f.CheckIPv4() == frame.ChecksumBad {
 			w.report(s, IPv4Checksum, 0, uint64(frame.OnesSum(0, f.NetPacket[:20+len(f.Options)])), 0)
 		}

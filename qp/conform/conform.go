@@ -1,44 +1,44 @@
-// Package conform judges captures of RoCE networks. A [Watcher] is fed frames in
-// capture order, follows every connection in them, and reports what broke a rule
-// of the transport or of the wire format, and what happened: retransmissions,
-// NAKs, time-outs, duplicates. It counts what operators look at besides.
+// Package conform judges captures of RoCE networks. A [Watcher] is given frames in capture
+// order. It follows every connection in them, and reports broken rules of the transport or
+// of the wire format, and events: retransmissions, NAKs, time-outs, duplicates. It also
+// counts what operators look at.
 //
-// A tap sees neither end. What it sees may be lost behind it, and what it does not
-// see may have been sent all the same. So nothing is taken for a point that is only
-// known between bounds: what the responder has received, what the requester has, the
-// MSN after a PSN. A packet is judged in three values:
+// A capture is taken between the two ends. A packet that it contains may be lost after that
+// point, and one that it lacks may have been sent all the same. So the watcher keeps
+// bounds, not values, for what the responder has received, what the requester has received,
+// and the MSN after a PSN. There are three verdicts:
 //
 //   - a rule is broken where no loss, copy or reordering, by the network or by the
 //     capture, explains what was seen (a [Breach]);
 //   - it is not broken where something does;
-//   - it is not judged where what would tell was not captured: see
+//   - it is not judged where the packets that would decide it were not captured: see
 //     [Watcher.NotJudged].
 //
-// Some things only a frame that the capture lost explains, or one of these each
-// time. A lost frame leaves signs of its own, except for an acknowledgement that a
-// later one stands for: PSNs that were acknowledged and never seen, retransmissions
-// that nothing causes. Where a connection shows none, nothing was lost; where
-// something happens several times as often as there are signs, it is not due to
-// loss. What the network may have done unseen (reorder, copy) is held against a
-// device only where it happens again and again.
+// Some observations are explained only by a frame that the capture has lost. A lost frame
+// leaves signs of its own (PSNs that were acknowledged and never seen, retransmissions
+// without a cause), except for an acknowledgement that a later one replaces. Where a
+// connection shows no such sign, nothing was lost; where an observation is several times as
+// frequent as the signs, it is not due to loss. What the network may have done elsewhere
+// (reordering, copies) is reported as a breach of a device only where it happens
+// repeatedly.
 //
-// Copies of a packet, by mirror ports, taps at two places or the network, are
-// folded into one. Tunnels and tags are looked into, and tell networks with the same
-// addresses apart. The watcher learns which two directions belong together (from
-// connection management, UDP source ports, or PSNs), first PSNs, path MTU and message
-// counts. A capture may begin in the middle, have one direction only, be cut short by
-// a snapshot length, or miss frames. [Config].Complete says that the capture lost
-// nothing and has all connections from their first packet, so that more can be judged.
+// Copies of a packet, by mirror ports, taps at two places or the network, are folded into
+// one. Tunnels and tags are decoded, and distinguish networks with the same addresses. The
+// watcher learns which two directions belong together (from connection management, UDP
+// source ports, or PSNs), first PSNs, path MTU and message counts. A capture may begin in
+// the middle, have one direction only, be cut short by a snapshot length, or miss frames.
+// [Config].Complete says that the capture lost nothing and has all connections from their
+// first packet, so that more can be judged.
 //
-// A finding of a breach names in Src who broke the rule.
+// In the finding of a breach, Src is the address of the device that broke the rule.
 //
-// The watcher shares no code with the state machines of package qp, on purpose:
-// it is an independent reading of the same rules, so that each can be held
-// against the other.
+// The watcher shares no code with the state machines of package qp, on purpose: it is an
+// independent implementation of the same rules, so that each can be tested against the
+// other.
 //
-// It reads no clock and does no I/O. Memory grows with the flows that are open,
-// up to Config.MaxFlows, and not with the frames; nothing is allocated for a
-// frame of a flow that was seen before, unless findings are left undrained.
+// It reads no clock and does no I/O. Memory grows with the flows that are open, up to
+// Config.MaxFlows, and not with the frames; nothing is allocated for a frame of a flow that
+// was seen before, unless findings are not fetched.
 package conform
 
 import (
@@ -59,7 +59,7 @@ import (
 // ErrConfig means that a field of Config is out of its range.
 var ErrConfig = errors.New("conform: config out of range")
 
-// Config says how to watch. The zero value is good.
+// Config holds the parameters of a Watcher. The zero value can be used.
 type Config struct {
 	// UDPPort is the UDP destination port of RoCE v2; 0 means 4791.
 	UDPPort uint16
@@ -72,32 +72,30 @@ type Config struct {
 	// power of two; 0 means 4096. A flow takes memory for what it has outstanding.
 	// A sender with more outstanding is judged less, not wrongly.
 	Window int
-	// Complete says that the capture holds all connections from their first
-	// packet, both directions, and lost no frame. What is a note for fear of loss
-	// becomes a breach.
+	// Complete says that the capture holds all connections from their first packet, both
+	// directions, and lost no frame. Findings that are notes because frames may be missing
+	// become breaches.
 	Complete bool
-	// MinTimeout is the shortest acknowledgement time-out that a requester of the
-	// capture may have; 0 means 10 ms. What is sent again sooner was not sent
-	// again by a timer.
+	// MinTimeout is the shortest acknowledgement time-out that a requester of the capture
+	// may have; 0 means 10 ms. An earlier retransmission was not caused by a timer.
 	MinTimeout time.Duration
-	// Reorder is how far the capture may have put frames of the two directions in
-	// the wrong order; 0 means 50 µs.
+	// Reorder is by how much time the capture may have frames of the two directions in the
+	// wrong order; 0 means 50 µs.
 	Reorder time.Duration
-	// Idle is how long a connection may be silent before its QP numbers may belong
-	// to another; 0 means 10 s. It is to be above the longest acknowledgement
-	// time-out in use.
+	// Idle is how long a connection may be silent before its QP numbers may belong to
+	// another; 0 means 10 s. It must be above the longest acknowledgement time-out in use.
 	Idle time.Duration
 	// MinCNPGap is the least time between CNPs of a flow; 0 means 4 µs, the
 	// least that the NVIDIA preset of DCQCN sends; below 0 nothing is checked.
 	MinCNPGap time.Duration
-	// LinkRate in bits per second turns pause quanta into time; 0 means unknown.
+	// LinkRate, in bits per second, converts pause quanta to time; 0 means unknown.
 	LinkRate uint64
 	// Closed, where set, is called with each flow that is closed to make room,
 	// and by Finish with all others. The flow is valid only during the call.
 	Closed func(*Flow)
 }
 
-// Class is what the watcher took a frame for.
+// Class is how the watcher classified a frame.
 type Class uint8
 
 // Classes of frame.
@@ -117,7 +115,7 @@ const (
 	ClassManagement              // a datagram of QP 1
 )
 
-// Seen is what became of the last frame.
+// Seen is how the last frame was classified.
 type Seen struct {
 	Class   Class
 	Flow    int // Flow.ID; -1 when there is none
@@ -130,7 +128,7 @@ type Seen struct {
 	Response bool
 }
 
-// Watcher follows the connections of a capture. Make one with New; it is for one
+// Watcher follows the connections of a capture. It is created by New, and is for one
 // goroutine.
 type Watcher struct {
 	cfg    Config
@@ -140,18 +138,18 @@ type Watcher struct {
 	begun  int64 // time of the first RoCE frame
 	still  bool  // all times are the same so far
 	grain  int64 // all times are multiples of it so far, in nanoseconds: a power of ten
-	now    int64 // of the frame at hand
+	now    int64 // of the current frame
 	wire   int
 	source uint32
 	seed   maphash.Seed
 	f      frame.Frame
-	short  bool // w.f is shorter than its headers say: it was cut, or they lie
+	short  bool // w.f is shorter than its headers say: it was cut, or they are wrong
 	full   bool // all headers of w.f.Packet are there
 	seen   Seen
 
 	sighted  sightings
 	repeat   int64 // how long ago the same was seen, -1: never
-	told     bool  // place or identification tell what is a copy
+	told     bool  // place or identification show whether it is a copy
 	beside   bool  // w.f was captured at another place than where its flow is judged
 	unjudged [rules][reasons]uint64
 	others   map[frame.Protocol]uint64
@@ -215,7 +213,7 @@ func (w *Watcher) RoCEFrames() uint64 { return w.roce }
 // Evicted returns how many flows were closed to make room.
 func (w *Watcher) Evicted() uint64 { return w.evicted }
 
-// Last returns what became of the last frame.
+// Last returns how the last frame was classified.
 func (w *Watcher) Last() Seen { return w.seen }
 
 // Total returns the counts of all flows, open and closed.
@@ -249,13 +247,13 @@ func (w *Watcher) Flows(yield func(*Flow) bool) {
 	}
 }
 
-// SetSource says where the frames that follow were captured, where a capture has
-// several interfaces. Times of one source are thought to be in order.
+// SetSource says where the frames that follow were captured, where a capture has several
+// interfaces. Times of one source are assumed to be in order.
 func (w *Watcher) SetSource(n int) { w.source = uint32(n) }
 
-// HandleFrame judges the next frame: when it was captured, on what link, what
-// the capture has of it, and how long it was on the wire. It keeps nothing of
-// data. Drain NextFinding after it.
+// HandleFrame judges the next frame, captured at ts on a link of type link. data is the
+// captured part of its wireLen bytes on the wire. Nothing of data is kept. Call NextFinding
+// until it returns false after it.
 func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLen int) {
 	w.frames++
 	w.now = ts.UnixNano()
@@ -300,8 +298,7 @@ func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLe
 	}
 }
 
-// malformed handles a packet that bth could not lay out. w.f.Packet holds an
-// older one.
+// malformed handles a packet that could not be decoded. w.f.Packet holds an older one.
 func (w *Watcher) malformed(err error) {
 	b := w.f.Transport
 	n := w.f.TransportLen
@@ -353,7 +350,7 @@ func (w *Watcher) badICRC(s *stream) {
 		uint64(bits.ReverseBytes32(crc.Stored(n))), 0)
 }
 
-// packet handles a packet that was laid out.
+// packet handles a packet that was decoded.
 func (w *Watcher) packet() {
 	s := w.stream()
 	op := w.f.Packet.Opcode
@@ -365,7 +362,7 @@ func (w *Watcher) packet() {
 	switch w.f.CheckICRC() {
 	case frame.ICRCBad:
 		w.seen.Class = ClassInvalid
-		// The fields may be wrong; a PSN that would be the next one is not.
+		// The fields may be wrong; a PSN that is the expected next one is right.
 		s.void(w.f.Packet.PSN, w.now)
 		w.badICRC(s)
 		return
@@ -376,7 +373,7 @@ func (w *Watcher) packet() {
 	w.single(s, &id, &set)
 }
 
-// single judges the packet at hand, unless it is a copy of one that was.
+// single judges the current packet, unless it is a copy of one that was judged.
 func (w *Watcher) single(s *stream, id *identity, set *[setSize]place32) {
 	if o := w.fold(s, id, set); o != nil {
 		w.copied(o)
@@ -419,8 +416,8 @@ func (w *Watcher) judge(s *stream) {
 	}
 }
 
-// CloseIdle closes the flows that had no frame for d before the newest one, and
-// returns how many. Drain NextFinding after it. A capture without an end needs it.
+// CloseIdle closes the flows that had no frame for d before the newest one, and returns how
+// many. Call NextFinding until it returns false after it. A live capture needs it.
 func (w *Watcher) CloseIdle(d time.Duration) int {
 	n := 0
 	for w.oldest >= 0 && w.now-w.streams[w.oldest].Last > int64(d) {
@@ -430,8 +427,8 @@ func (w *Watcher) CloseIdle(d time.Duration) int {
 	return n
 }
 
-// Finish reports what only the end of the capture shows, and closes all flows.
-// Drain NextFinding after it.
+// Finish reports what only the end of the capture shows, and closes all flows. Call
+// NextFinding until it returns false after it.
 func (w *Watcher) Finish() {
 	w.endPauses()
 	w.endCuts()
@@ -460,7 +457,7 @@ func (w *Watcher) NextFinding(f *Finding) bool {
 	return true
 }
 
-// report queues a finding about the frame at hand. s may be nil.
+// report queues a finding about the current frame. s may be nil.
 func (w *Watcher) report(s *stream, c Check, want, got uint64, earlier uint64) {
 	w.reportAt(s, c, want, got, earlier, w.frames, w.now, w.f.Packet.PSN)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/roce-go/roce/crc"
 )
 
-// content remembers in e what the packet at hand, whose ICRC is right, holds.
+// content stores in e the content of the current packet, whose ICRC is right.
 func (w *Watcher) content(e *content) {
 	f := &w.f
 	e.icrc, e.sport, e.ip = f.Packet.ICRC, f.SrcPort, 0
@@ -18,8 +18,8 @@ func (w *Watcher) content(e *content) {
 	e.bth = [4]byte{f.Transport[1], f.Transport[2], f.Transport[3], f.Transport[8]}
 }
 
-// sameContent reports whether the packet at hand holds what e did. The ICRC tells,
-// when what is no content is made the same.
+// sameContent reports whether the current packet has the content of e. It compares the
+// ICRCs, after the fields that may differ were made equal.
 func (w *Watcher) sameContent(e *content) bool {
 	f := &w.f
 	var now content
@@ -52,7 +52,7 @@ func (w *Watcher) sameContent(e *content) bool {
 	return icrc == e.icrc
 }
 
-// same judges whether a retransmission is what it was. Rules RQ-16, RQ-27.
+// same judges whether a retransmission has the same content. Rules RQ-16, RQ-27.
 func (w *Watcher) same(s *stream, e *entry, d *read) {
 	p := &w.f.Packet
 	if e.op != p.Opcode {
@@ -67,7 +67,7 @@ func (w *Watcher) same(s *stream, e *entry, d *read) {
 	}
 }
 
-// askAgain notes that a READ or atomic is asked for again, from PSN u on.
+// askAgain records that a READ or atomic is requested again, from PSN u on.
 func (w *Watcher) askAgain(s *stream, x *exchange, u uint64) {
 	p := &w.f.Packet
 	d := x.read(u)
@@ -99,7 +99,7 @@ func (w *Watcher) askAgain(s *stream, x *exchange, u uint64) {
 			got = uint64(p.Opcode)
 		}
 		w.report(s, check, want, got, 0)
-		d.to = u // what comes is not judged
+		d.to = u // its responses are not judged
 		return
 	}
 	if s.mtu != 0 {

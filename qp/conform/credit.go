@@ -5,13 +5,13 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// credits follows end-to-end credits: an acknowledgement at a PSN allows so many
-// messages beyond it that consume a receive, and one packet more. Rule RQ-15.
+// credits follows end-to-end credits: an acknowledgement at a PSN allows a number of
+// messages after it that consume a receive, and one packet more. Rule RQ-15.
 //
-// Messages are counted by those that consume a receive, so that a requester which
-// counts others against the limit, or not, is right either way. An
-// acknowledgement that the capture lost could have raised the limit, but no
-// further than the next does, which is why a breach waits for that.
+// Only messages that consume a receive are counted, so that a requester may count others
+// against the limit or not. An acknowledgement that the capture lost could have raised the
+// limit, but not above that of the next one. So a breach is reported only after the next
+// one.
 type credits struct {
 	known   bool
 	since   int64
@@ -29,7 +29,7 @@ type credits struct {
 // consumes reports whether op consumes a receive when its message begins or ends.
 func consumes(op bth.Opcode) bool { return op.Send() || op.Ext()&bth.HasImmDt != 0 }
 
-// spend notes that e was sent for the first time.
+// spend records that e was sent for the first time.
 func (c *credits) spend(w *Watcher, x *exchange, e *entry) {
 	begins := !e.op.Middle() && !e.op.Last() || e.op.Write() && e.op.Ext()&bth.HasImmDt != 0
 	if !c.known || !begins || !consumes(e.op) || w.now-c.since <= int64(w.cfg.MinTimeout) || int32(e.takes-c.limit) <= 0 {
@@ -41,8 +41,8 @@ func (c *credits) spend(w *Watcher, x *exchange, e *entry) {
 	c.limited = e.psn + 1
 }
 
-// allow takes the credits of the response at hand, whose PSN is u. s is the
-// responder's flow.
+// allow applies the credits of the current response, whose PSN is u. s is the responder's
+// flow.
 func (w *Watcher) allow(s *stream, x *exchange, u uint64) {
 	c := &x.credit
 	n, ok := w.f.Packet.AETH.Syndrome.Credit().Count()
@@ -72,8 +72,8 @@ func (w *Watcher) allow(s *stream, x *exchange, u uint64) {
 	}
 }
 
-// denied takes that the message which consumes its receive at PSN u has none:
-// whatever acknowledgements the capture lost, none allowed it.
+// denied records that the message which consumes its receive at PSN u got none: no
+// acknowledgement, captured or lost, allowed it.
 func (w *Watcher) denied(s *stream, x *exchange, u uint64) {
 	c := &x.credit
 	e := x.log.at(u)

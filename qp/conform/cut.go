@@ -4,9 +4,9 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 )
 
-// sliced tells frames that a switch or a mirror port has cut, so that they are
-// shorter than their headers say though the capture has all of them, from frames
-// whose headers lie: what cuts frames cuts all that are longer.
+// sliced distinguishes frames that a switch or a mirror port has cut (they are shorter than
+// their headers say, though the capture has all of them) from frames with wrong lengths: a
+// device that cuts frames cuts all that are longer.
 type sliced struct {
 	longest [2]int // of the frames that are whole, outside of tunnels and inside
 	cut     [2]slice
@@ -19,8 +19,8 @@ type slice struct {
 	t     int64
 }
 
-// cut looks at the length of the frame at hand, of which the capture has n bytes
-// of wireLen. It returns false when its headers lie.
+// cut checks the length of the current frame, of which the capture has n bytes of wireLen.
+// It returns false when the headers have wrong lengths.
 func (w *Watcher) cut(n, wireLen int) bool {
 	f := &w.f
 	if w.short = f.Truncated() && n >= wireLen; w.short {
@@ -54,7 +54,7 @@ func (w *Watcher) cut(n, wireLen int) bool {
 	return true
 }
 
-// endCuts reports frames that were cut, where nothing speaks against it.
+// endCuts reports frames that were cut, where no longer frame contradicts that.
 func (w *Watcher) endCuts() {
 	for i := range w.slices.cut {
 		if c := &w.slices.cut[i]; c.n > 0 {
@@ -73,8 +73,8 @@ func (w *Watcher) note(p frame.Protocol) {
 	}
 }
 
-// Others calls yield with what the frames carried that were not RoCE, and how many
-// there were, in no order, until it returns false.
+// Others calls yield with the protocols of frames that were not RoCE, and the number of
+// frames of each, in no order, until it returns false.
 func (w *Watcher) Others(yield func(frame.Protocol, uint64) bool) {
 	for p, n := range w.others {
 		if !yield(p, n) {

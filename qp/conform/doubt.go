@@ -4,9 +4,9 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// doubt is something that only a frame lost by the capture, or a copy made by the
-// network, explains. It is a breach when the flow shows no sign of such, or when
-// it happens too often: see settle.
+// doubt is an observation that only a frame lost by the capture, or a copy made by the
+// network, explains. It is a breach when the flow shows no sign of these, or when it
+// happens too often: see settle.
 type doubt struct {
 	check   Check
 	n       int
@@ -24,13 +24,13 @@ type doubt struct {
 
 const maxDoubts = 8
 
-// often is how often a doubt has to come before it is a breach in a flow of which
-// frames are missing. One lost frame explains one doubt, and leaves a sign of its
-// own unless it is an acknowledgement. So doubts that are several times as many as
-// signs are not due to loss.
+// often is how often a doubt must occur before it is a breach in a flow of which frames are
+// missing. One lost frame explains one doubt, and leaves a sign of its own unless it is an
+// acknowledgement. So when there are several times as many doubts as signs, they are not
+// due to loss.
 const often = 3
 
-// doubt notes something about the frame at hand.
+// doubt records an observation about the current frame.
 func (w *Watcher) doubt(accused *stream, x *exchange, c Check, want, got, earlier uint64) {
 	w.doubtful(accused, x, c, want, got, earlier, lone(c))
 }
@@ -89,8 +89,8 @@ func (w *Watcher) tell(d *doubt) {
 	w.reportAt(s, d.check, d.want, d.got, d.earlier, d.frame, d.t, d.psn)
 }
 
-// settle decides what was in doubt, at the end of a connection: where the capture
-// shows no sign that it lost a frame, none was lost.
+// settle decides the doubts of a connection at its end: where the capture shows no sign
+// that it lost a frame, none was lost.
 func (w *Watcher) settle(x *exchange) {
 	for i := range x.doubts {
 		d := &x.doubts[i]
@@ -115,9 +115,8 @@ func (w *Watcher) settle(x *exchange) {
 	k.before, k.beyond, k.ignored, k.doubled = 0, 0, 0, 0
 }
 
-// lone reports whether a single case of c proves nothing even in a capture that
-// shows no sign of loss: the network may have reordered or lost it where no tap
-// sees it.
+// lone reports whether a single case of c proves nothing even in a capture that shows no
+// sign of loss: the network may have reordered or lost it at a place that was not captured.
 func lone(c Check) bool {
 	switch c {
 	case ResponseLate, NewDuringRNR, NakNothingLost, ReadUnanswered:
@@ -134,21 +133,21 @@ const (
 	ReasonLoss      Reason = iota // the capture lost frames, or the network may have
 	ReasonOneWay                  // the other direction was not captured
 	ReasonSnaplen                 // the capture cut the packets short
-	ReasonClock                   // the time stamps say nothing
-	ReasonUnpaired                // it is not known which flow answers which
-	ReasonEncrypted               // not to be read
-	ReasonCopies                  // packets were captured twice, and nothing tells copies from what was sent again
+	ReasonClock                   // the time stamps are of no use
+	ReasonUnpaired                // it is not known which two flows are one connection
+	ReasonEncrypted               // the packets are encrypted
+	ReasonCopies                  // packets were captured twice, and copies cannot be told from retransmissions
 	reasons
 )
 
 var reasonTexts = [reasons]string{
-	ReasonLoss:      "frames are missing in the capture, or were lost on the network where it does not see",
+	ReasonLoss:      "frames are missing in the capture, or were lost in a part of the network that was not captured",
 	ReasonOneWay:    "the other direction was not captured",
 	ReasonSnaplen:   "the snapshot length cut the packets short",
 	ReasonClock:     "the time stamps do not advance",
-	ReasonUnpaired:  "it is not known which flow answers which",
+	ReasonUnpaired:  "it is not known which two flows are one connection",
 	ReasonEncrypted: "the packets are encrypted",
-	ReasonCopies:    "packets were captured more than once, and nothing in them tells copies from what was sent again, so that such counts are not exact",
+	ReasonCopies:    "packets were captured more than once, and nothing in them distinguishes copies from retransmissions, so that such counts are not exact",
 }
 
 // String says the reason.
@@ -159,7 +158,7 @@ func (r Reason) String() string {
 	return "for another reason"
 }
 
-// leave counts n things that check c was not made on.
+// leave counts n cases in which check c could not be made.
 func (w *Watcher) leave(c Check, r Reason, n uint64) { w.unjudged[checks[c].rule][r] += n }
 
 // NotJudged calls yield with each rule and reason for which something could not

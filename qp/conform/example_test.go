@@ -40,7 +40,7 @@ func Example() {
 	fmt.Println(total.RNRs, "RNR NAKs,", total.RNRWait, "waited,", total.Retransmitted, "of", total.DataFrames, "sent again")
 	// Output:
 	// frame 13: event RNR: RNR NAK for PSN 6636321, wait 5.12ms
-	// frame 14: event RETRANSMIT: sends PSN 6636321 again, 13.338ms after its RNR NAK
+	// frame 14: event RETRANSMIT: retransmits PSN 6636321, 13.338ms after its RNR NAK
 	// frame 24: event TIMEOUT: goes back to PSN 6636321 without a NAK, 1.537ms after it was last sent
 	// 5 RNR NAKs, 58.981ms waited, 6 of 8 sent again
 }

@@ -2,20 +2,20 @@ package conform
 
 import "time"
 
-// exchange is a requester and its responder, as far as a tap between them shows:
-// the requests of one flow and what answers them in the other.
+// exchange is the state of a requester and its responder, as far as a capture between them
+// shows: the requests of one flow and the responses in the other.
 //
-// Neither end is seen. A request that was seen may have been lost behind the tap,
-// and so may a response; one that was not seen may have been sent all the same.
-// So there are bounds: what the responder has received lies between what it has
-// acknowledged and what was sent, the MSN after a PSN between two numbers, and
-// what the requester knows is shown by what it sends again.
+// A request that was captured may have been lost after that point, and so may a response;
+// one that was not captured may have been sent all the same. So there are bounds: what the
+// responder has received lies between what it has acknowledged and what was sent, and the
+// MSN after a PSN between two numbers. What the requester has received is inferred from its
+// retransmissions.
 type exchange struct {
 	started bool
 	certain bool   // the first PSN is known
 	first   uint64 // the first PSN
 	next    uint64 // above the highest seen
-	voidTo  uint64 // PSNs from next to it went out in packets that are dropped
+	voidTo  uint64 // PSNs from next to it were sent in packets that are dropped
 
 	log      log
 	reads    []read
@@ -29,16 +29,16 @@ type exchange struct {
 	nak     naks
 	rnr     refusal
 	wait    time.Duration // of rnr
-	hasty   int           // times in a row that it was sent again before the wait was over
-	implied refusal       // a response that shows that one before it was lost
+	hasty   int           // times in a row that it was retransmitted before the wait was over
+	implied refusal       // a response that shows that an earlier one was lost
 	overdue refusal       // the first sighting of a PSN that a NAK asks for
 
 	acked    uint64 // above the highest that is complete
-	undone   uint64 // above the highest that was complete before it was sent again
-	owed     int    // duplicates and retransmissions, each of which may be answered
-	answered uint64 // highest PSN answered positively; 0: none
+	undone   uint64 // above the highest that was complete before it was retransmitted
+	owed     int    // duplicates and retransmissions, each of which may get a response
+	answered uint64 // highest PSN acknowledged; 0: none
 	answerAt int64
-	reach    uint64 // highest PSN answered since the requester went back
+	reach    uint64 // highest PSN responded to since the requester went back
 	heard    uint64 // highest PSN of any response
 	heardAt  int64
 
@@ -53,18 +53,17 @@ type exchange struct {
 	completion Histogram
 }
 
-// lastRequest is what came last.
+// lastRequest is the newest request.
 type lastRequest struct {
 	psn uint64
 	at  int64
 	gap int64 // when a PSN was last skipped
 }
 
-// episode is a retransmission under way: from where it began, PSNs follow one
-// another.
+// episode is the current retransmission: a run of consecutive PSNs.
 type episode struct {
 	active bool
-	from   uint64 // where it began
+	from   uint64 // its first PSN
 	began  int64
 	next   uint64
 	at     int64 // its newest packet
@@ -84,21 +83,21 @@ type refusal struct {
 type naks struct {
 	open refusal    // awaits retransmission
 	old  refusal    // one before that the requester may not have reacted to yet
-	n    int        // since all was sent again
-	way  [4]refusal // the newest, each of which may be on its way to the requester still
-	seen bool       // what the newest refused had been captured
+	n    int        // since all was retransmitted
+	way  [4]refusal // the newest, each of which may still be on its way to the requester
+	seen bool       // the packet that the newest refused had been captured
 
-	last    refusal // the newest, answered or not
+	last    refusal // the newest, whether or not the requester reacted
 	resent  bool    // its PSN was sent since
-	refused bool    // an RNR NAK came for its PSN since
+	refused bool    // its PSN got an RNR NAK since
 	ignored int     // recoveries by the timer alone
 	heeded  int     // recoveries at once
-	beyond  int     // of those, begun behind the PSN asked for
+	beyond  int     // of those, begun after the PSN asked for
 	before  int     // or before it
-	run     refusal // of copies: psn is what would be next
+	run     refusal // of copies: psn is the next of the run
 	runLen  uint64
 	runs    int // of those, right before the PSN asked for
-	doubled int // NAKs that came again, the same in every bit
+	doubled int // NAKs that were repeated, the same in every bit
 }
 
 // earlyAck is a response to a PSN that was not seen sent.
@@ -110,16 +109,16 @@ type earlyAck struct {
 	kind  uint8 // 0: a positive acknowledgement, 1: another response
 }
 
-// signs are what shows that the capture is not the whole truth. A lost frame
-// leaves one, unless it is an acknowledgement that a later one stands for: a
-// request is acknowledged without having been seen, a NAK causes a retransmission
-// that nothing explains, a READ goes on without its response.
+// signs count the indications that the capture is incomplete. A lost frame leaves one,
+// unless it is an acknowledgement that a later one replaces: a request is acknowledged
+// without having been seen, a retransmission has no cause, a READ is complete without its
+// response.
 type signs struct {
 	lost      int // frames that the capture lost
 	gaps      int // PSNs that were lost before they were captured
 	copies    int
 	late      int
-	disturbed int64 // when something was last lost, copied, damaged or sent again
+	disturbed int64 // when something was last lost, copied, damaged or retransmitted
 }
 
 func (x *exchange) reset() {
@@ -135,8 +134,8 @@ func (x *exchange) restart() {
 	x.latency, x.completion = lat, com
 }
 
-// calm reports whether nothing was amiss for a while, so that what looks wrong
-// cannot be due to requests that the capture lost.
+// calm reports whether nothing was lost or retransmitted for a while, so that what looks
+// wrong cannot be due to requests that the capture lost.
 func (w *Watcher) calm(x *exchange) bool {
 	return x.signs.disturbed == 0 || w.now-x.signs.disturbed > 100*int64(w.cfg.MinTimeout)
 }
@@ -148,7 +147,7 @@ func (w *Watcher) exchangeOf(s *stream) *exchange {
 	return s.req
 }
 
-// quick reports whether t is too young for a time-out.
+// quick reports whether t is too recent for a time-out.
 func (w *Watcher) quick(t int64) bool { return t != 0 && w.now-t < int64(w.cfg.MinTimeout) }
 
 func durationOf(ns int64) time.Duration { return time.Duration(max(0, ns)) }

@@ -20,8 +20,8 @@ const (
 	// Event is something that a working network does too: a retransmission, a
 	// NAK, a time-out, a duplicate.
 	Event Severity = iota
-	// Note is a deviation that harms nobody who keeps the rules, or one that
-	// the capture may have made itself by losing frames.
+	// Note is a deviation that does no harm to a peer that keeps the rules, or one that may
+	// be due to frames that the capture lost.
 	Note
 	// Breach is a broken rule.
 	Breach
@@ -67,7 +67,7 @@ const (
 	RuleSPort    // the UDP source port of an ordered flow is fixed
 	RuleCNP      // layout of a congestion notification packet
 	RuleCNPGap   // the notification point's least gap
-	RuleECN      // CA17-44: marks are answered by CNPs
+	RuleECN      // CA17-44: CNPs are sent for marked packets
 	RuleCM01     // a message of connection management is sent again as it was
 	RuleCM07     // a DREQ names the receiver's QP number
 	RuleCM08     // a REJ refuses what the receiver sent
@@ -166,7 +166,7 @@ type Finding struct {
 	QP       uint32     // destination QP of the frame
 	PeerQP   uint32     // QP of the sender, where known; else 0
 	PSN      psn.PSN
-	Want     uint64 // what was expected; what it counts depends on Check
+	Want     uint64 // what was expected; its meaning depends on Check
 	Got      uint64 // what was seen
 }
 
@@ -199,7 +199,7 @@ func (f *Finding) String() string {
 	}
 }
 
-// argument turns a number of a finding into what its sentence shows.
+// argument formats a number of a finding for its sentence.
 func argument(as format, v uint64) string {
 	switch as {
 	case asTime:
@@ -218,8 +218,8 @@ func argument(as format, v uint64) string {
 	return strconv.FormatUint(v, 10)
 }
 
-// Title returns what the rule says, in one line: the heading of its entry in the
-// module's RULES.md, where it is one of those. It is "" for what is no rule.
+// Title returns what the rule says, in one line: the heading of its entry in the module's
+// RULES.md, where it is one of those. It is "" for a value that is not a rule.
 func (r Rule) Title() string {
 	if r < rules {
 		return ruleTitles[r]
@@ -245,7 +245,7 @@ var ruleTitles = [rules]string{
 	RuleSPort:      "the UDP source port of an ordered flow is fixed",
 	RuleCNP:        "the layout of a congestion notification packet",
 	RuleCNPGap:     "CNPs of a flow keep the least gap",
-	RuleECN:        "marked packets are answered by CNPs",
+	RuleECN:        "CNPs are sent for marked packets",
 	RuleCM01:       "times and repetitions",
 	RuleCM07:       "DREQ",
 	RuleCM08:       "REJ",
@@ -283,8 +283,8 @@ var ruleTitles = [rules]string{
 	RuleXR2:        "the first packet names the SRQ",
 	RuleGap:        "packets of a flow are missing",
 	RuleReadGap:    "READ responses are missing",
-	RuleRetransmit: "packets are sent again after a NAK",
-	RuleTimeout:    "packets are sent again without a NAK",
+	RuleRetransmit: "packets are retransmitted after a NAK",
+	RuleTimeout:    "packets are retransmitted without a NAK",
 	RuleDuplicate:  "the same packet again",
 	RuleReorder:    "packets out of order",
 	RuleNAK:        "a negative acknowledgement",

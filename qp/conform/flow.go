@@ -9,8 +9,8 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// key names a flow: the packets from one address to a QP at another. v1 and v2
-// are apart.
+// key names a flow: the packets from one address to a QP at another, by one version of
+// RoCE.
 type key struct {
 	src, dst netip.Addr
 	qp       uint32
@@ -18,13 +18,13 @@ type key struct {
 	grh      bool
 }
 
-// stream is the state of one flow. Its packets are requests of its sender, which
-// req follows, and responses of its sender to the requests of the other
-// direction, peer, whose req they are held against.
+// stream is the state of one flow. Its packets are requests of its sender, which req
+// follows, and responses of its sender to the requests of the other direction, peer, whose
+// req they are compared with.
 type stream struct {
 	key
 	id           int32
-	older, newer int32 // list by last use; -1 ends it
+	older, newer int32 // list by last use; -1: the end
 	peer         int32 // -1: not known
 	pairedBy     pairing
 	firm         bool   // the pair was guessed soon after the request
@@ -39,7 +39,7 @@ type stream struct {
 	pkey         uint16
 	pkeyKnown    bool
 	qkey         uint32
-	qkeyKnown    bool // connection management told it
+	qkeyKnown    bool // set by connection management
 	sport        uint16
 	moved        bool // the source port changed
 	mtu          int
@@ -65,7 +65,8 @@ const (
 	pairCM                     // by connection management
 )
 
-// stream finds or makes the flow of w.f, and makes it the newest.
+// stream returns the flow of w.f, which it creates if there is none, and makes it the
+// newest.
 func (w *Watcher) stream() *stream {
 	k := key{unmapped(w.f.Src), unmapped(w.f.Dst), w.f.Packet.DestQP, w.segment(), w.f.Net == frame.GRH}
 	s := w.sameOrPeer(&k)
@@ -109,8 +110,8 @@ func (w *Watcher) sameOrPeer(k *key) *stream {
 	return s
 }
 
-// segment stands for the VLANs and the tunnel of the packet at hand, which tell
-// networks with the same addresses apart.
+// segment returns a number for the VLANs and the tunnel of the current packet, which
+// distinguish networks with the same addresses.
 func (w *Watcher) segment() uint64 {
 	if w.f.VLANs == 0 && w.f.Outer.Len() == 0 {
 		return 0
@@ -152,8 +153,8 @@ func (w *Watcher) open(k key) *stream {
 	return s
 }
 
-// forget makes s, and the other direction, as if nothing had been seen of them
-// but the counts: the QP number may be in use by another connection.
+// forget resets s, and the other direction, except for the counts: the QP number may be in
+// use by another connection.
 func (w *Watcher) forget(s *stream) {
 	if s.peer >= 0 {
 		p := w.streams[s.peer]
@@ -197,7 +198,7 @@ func (w *Watcher) unlink(i int32) {
 	}
 }
 
-// close reports what the end of a flow shows, and forgets it.
+// close reports what the end of a flow shows, and removes it.
 func (w *Watcher) close(i int32) {
 	s := w.streams[i]
 	if !s.finished {
@@ -208,7 +209,7 @@ func (w *Watcher) close(i int32) {
 		w.cfg.Closed(&f)
 	}
 	w.past.Add(&s.Counters)
-	// The index may be taken again.
+	// The index may be reused.
 	if s.peer >= 0 && w.streams[s.peer].peer == i {
 		w.streams[s.peer].peer = -1
 	}
@@ -242,8 +243,8 @@ func (s *stream) first(c Check) bool {
 	return true
 }
 
-// void remembers the PSN of a packet that its receiver drops, so that neither
-// its absence nor an answer to it is held against anybody.
+// void records the PSN of a packet that its receiver drops, so that neither its absence nor
+// a response to it counts as a fault.
 func (s *stream) void(p psn.PSN, now int64) {
 	if s.req == nil || !s.req.started {
 		return
@@ -254,7 +255,7 @@ func (s *stream) void(p psn.PSN, now int64) {
 	}
 }
 
-// learnMTU takes m for the path MTU of both directions.
+// learnMTU sets m as the path MTU of both directions.
 func (w *Watcher) learnMTU(s *stream, m int, firm bool) {
 	s.mtu, s.mtuFirm = m, firm
 	if s.req != nil {

@@ -8,15 +8,14 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// A packet may be captured several times: by two mirror ports, by taps at two
-// places, or because the network made a copy. sighting is a packet that was seen
-// lately; a second one of the same bytes is folded into it and judged no more.
+// A packet may be captured several times: by two mirror ports, by taps at two places, or
+// because the network made a copy. sighting is a packet that was seen recently; a second
+// one of the same bytes is folded into it and not judged again.
 //
-// What is seen at another place (another time to live, Ethernet address or tag) is
-// the same packet, because a retransmission passes the first place again. At the
-// same place, an IPv4 identification that the sender varies tells copies, which
-// have the same, from retransmissions. Without, the exchange decides: see
-// repeated.
+// One that is seen at another place (another time to live, Ethernet address or tag) is the
+// same packet, because a retransmission passes the first place again. At the same place, an
+// IPv4 identification that the sender varies distinguishes copies, which have the same,
+// from retransmissions. Without it, the exchange decides: see isRepeat.
 type sighting struct { // half of a line of the processor's cache
 	sum   uint64 // this, icrc and ext are its identity; 0: none
 	at    int64
@@ -32,14 +31,14 @@ type sightFlags uint8
 
 const (
 	isAway  sightFlags = 1 << iota // not seen yet at the place where the flow is judged
-	isTwice                        // the copy at the distance of spacing came
+	isTwice                        // the copy at the distance of spacing was seen
 )
 
-// identity is what stays the same of a packet from place to place. What a capture has
-// cut off, perhaps at one place only, is 0.
+// identity is the part of a packet that is the same at every place. What a capture has cut
+// off, perhaps at one place only, is 0.
 type identity struct {
 	sum  uint64 // of addresses, IPv4 identification, BTH and length
-	icrc uint32 // stands for the payload, too
+	icrc uint32 // covers the payload, too
 	ext  uint16 // a sum of the extended headers
 }
 
@@ -53,10 +52,9 @@ func (e *sighting) may(id *identity) bool {
 	return e.sum == id.sum && (e.icrc == id.icrc || e.icrc == 0 || id.icrc == 0) && (e.ext == id.ext || e.ext == 0 || id.ext == 0)
 }
 
-// sightings are the newest packets, in a ring: what is written in order waits for no
-// memory. An index finds them by their sum: sets of four places in the ring, of which
-// the oldest makes room. Where copies come so late that few would still be there, both
-// grow.
+// sightings are the newest packets, in a ring, so that they are written in the order of
+// memory. An index finds them by their sum: sets of four numbers, of which the oldest is
+// replaced. Where copies arrive so late that few would still be found, both grow.
 type sightings struct {
 	ring  []sighting
 	index [][setSize]place32
@@ -71,7 +69,7 @@ const (
 	firstRing = 1 << 14
 	maxRing   = 1 << 17
 	setSize   = 4
-	turnBits  = 18 // a number is not taken again before what had it has left the ring
+	turnBits  = 18 // a number is not reused before its packet has left the ring
 	turnMask  = 1<<turnBits - 1
 )
 
@@ -81,14 +79,14 @@ func newSightings(n int) sightings {
 
 func tagOf(sum uint64) place32 { return (place32(sum>>40) | 1) << turnBits }
 
-// setOf returns where the index has sum. To load it takes long: a caller that has
-// something else to do meanwhile does it before find.
+// setOf returns the set of the index for sum. Loading it is slow: a caller with other work
+// does that between setOf and find.
 func (t *sightings) setOf(sum uint64) [setSize]place32 {
 	return t.index[int(sum>>8)&(len(t.index)-1)]
 }
 
-// find returns the newest that may be of id, and how many were put since, or nil; set is
-// setOf(id.sum).
+// find returns the newest sighting that may be of id, and how many were put since, or nil;
+// set is setOf(id.sum).
 func (t *sightings) find(id *identity, set *[setSize]place32) (found *sighting, since int) {
 	tag := tagOf(id.sum)
 	for _, p := range set {
@@ -118,7 +116,8 @@ func (t *sightings) way(g *[setSize]place32, id *identity) int {
 	return way
 }
 
-// displaced returns what cannot be found any more when the next is of id; nil: nothing.
+// displaced returns the sighting that can no longer be found when the next is of id; nil:
+// none.
 func (t *sightings) displaced(id *identity) *sighting {
 	g := &t.index[int(id.sum>>8)&(len(t.index)-1)]
 	p := g[t.way(g, id)]
@@ -157,11 +156,11 @@ func (t *sightings) grow() {
 	}
 }
 
-// maxFold is how long a packet may take from one place to another. Captures of
-// more than that at once are beyond the table anyway.
+// maxFold is how long a packet may take from one place to another. A table of more than
+// that would be too large.
 const maxFold = int64(1e9)
 
-// identity returns that of the packet at hand.
+// identity returns that of the current packet.
 func (w *Watcher) identity() (id identity) {
 	f := &w.f
 	p := &f.Packet
@@ -188,7 +187,7 @@ func (w *Watcher) identity() (id identity) {
 	return id
 }
 
-// placeOf is a number for where the packet at hand was seen.
+// placeOf returns a number for the place where the current packet was seen.
 func (w *Watcher) placeOf() uint32 {
 	f := &w.f
 	h := uint64(f.HopLimit)
@@ -199,7 +198,7 @@ func (w *Watcher) placeOf() uint32 {
 		h ^= uint64(f.VLAN[0].TCI)<<16 ^ uint64(f.VLAN[f.VLANs-1].TCI)<<32
 	}
 	for i := range f.Outer.Len() {
-		// A mirror port is a place, whatever switches the copy passes then.
+		// A mirror port is one place, whatever switches the copy passes after it.
 		t := f.Outer.Tunnel(i)
 		src := t.Src.As16()
 		h = (h^uint64(t.Kind)<<56^uint64(t.ID))*0x100000001b3 ^ binary.BigEndian.Uint64(src[8:])
@@ -213,20 +212,20 @@ type place struct {
 	id    uint32
 	hops  uint8 // time to live
 	away  uint8 // packets in a row that were seen at another place first
-	// The IPv4 identification: whether it tells packets apart.
+	// The IPv4 identification: whether it distinguishes packets.
 	lastID uint16
 	same   uint8 // packets in a row with the same one
 	varies bool
 	// The identification began again at 0 from a small one: the sender's kernel cuts
-	// datagrams into packets and numbers those of each from 0 (UDP_SEGMENT of Linux,
-	// at most 128), so that a retransmission has the same as what it repeats.
+	// datagrams into packets and numbers those of each from 0 (UDP_SEGMENT of Linux, at
+	// most 128), so that a retransmission has the same identification as the original.
 	restarts bool
 	gap      spacing
 }
 
-// spacing learns how much later copies come that are the same in every bit. Two
-// captures merged have one of most packets, at a fixed distance; retransmissions
-// may be at a fixed distance too, but few packets have one.
+// spacing learns the distance in time of copies that are the same in every bit. Two merged
+// captures have a copy of most packets, at a fixed distance; retransmissions may be at a
+// fixed distance too, but only of few packets.
 type spacing struct {
 	d     int64
 	grain int64  // 1000 where times are in microseconds, 0 where they are finer
@@ -261,16 +260,16 @@ func (g *spacing) pass() {
 
 func (g *spacing) firm() bool { return g.hits >= 6 && 2*g.hits >= g.fresh }
 
-// spaced reports whether the packet at hand, of flow s, comes as long after the same
-// as copies do that were captured twice.
+// spaced reports whether the current packet, of flow s, is at the distance of copies from
+// the same packet before.
 func (w *Watcher) spaced(s *stream) bool {
 	g := &s.place.gap
 	return w.repeat >= 0 && g.hits > 0 && g.near(w.repeat)
 }
 
-// twice reports whether what the packet at hand, of flow s, may be a copy of was
-// captured twice as the requests of the other direction were, one like the other,
-// and not answered twice.
+// twice reports whether the packet of which the current one, of flow s, may be a copy was
+// captured twice, as the requests of the other direction were, rather than sent twice by
+// the responder.
 func (w *Watcher) twice(s *stream) bool {
 	if w.repeat < 0 || s.peer < 0 {
 		return false
@@ -279,15 +278,15 @@ func (w *Watcher) twice(s *stream) bool {
 	return g.hits > 0 && 2*g.hits >= g.fresh && g.near(w.repeat)
 }
 
-// tells reports whether the IPv4 identification of s tells packets apart.
+// tells reports whether the IPv4 identification distinguishes packets.
 func (p *place) tells(f *frame.Frame) bool {
 	return f.Net == frame.IPv4 && !p.restarts && (p.varies || f.ID != 0 && p.same < 2)
 }
 
-// fold looks whether the packet at hand, of flow s, was seen before: id is its
-// identity, set where that is in the index. Where it is a
-// copy for sure it returns the flow of what it is a copy of, else nil. w.repeat is
-// then, or where it may be a copy, how long ago it was seen; -1 when it was not.
+// fold searches for an earlier sighting of the current packet, of flow s: id is its
+// identity, set that of the index. Where the packet is certainly a copy, fold returns the
+// flow of the original, else nil. w.repeat is set to how long ago it was seen, also where
+// it only may be a copy; -1 when it was not seen.
 func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	w.repeat, w.told = -1, true
 	f := &w.f
@@ -304,9 +303,8 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 		p.gap.grain = 0
 	}
 	if known && e.flow != s.id {
-		// The same in another VLAN or tunnel: a router took it there, or one of
-		// the places is where it has no tag. Else it is another network with the
-		// same addresses.
+		// The same in another VLAN or tunnel: a router has forwarded it, or it has no tag
+		// at one of the places. Else it is another network with the same addresses.
 		if int(e.flow) < len(w.streams) && e.hops != f.HopLimit || s.net == 0 || w.streams[e.flow].net == 0 {
 			w.repeat = max(0, w.now-e.at)
 			return w.streams[e.flow]
@@ -314,7 +312,7 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 		known = false
 	}
 	if known && (here != p.id || e.flags&isAway != 0) {
-		// Two places. The one nearest to the sender is where it is judged.
+		// Two places. It is judged at the one nearest to the sender.
 		if here == p.id {
 			e.flags &^= isAway
 			e.place = here
@@ -357,7 +355,8 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 		}
 		if here != p.id {
 			if old := w.sighted.displaced(id); p.away >= 4 && old != nil && old.at <= w.now && w.now-old.at < maxFold {
-				// What makes room is young: these may be copies of what had to go.
+				// The sighting that is replaced is recent: these may be copies of replaced
+				// ones.
 				w.sighted.grow()
 			}
 			if p.away++; p.away > 16 {
@@ -376,7 +375,7 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	return nil
 }
 
-// copied counts the packet at hand as a copy.
+// copied counts the current packet as a copy.
 func (w *Watcher) copied(s *stream) {
 	s.Duplicates++
 	w.seen.Class = ClassCopy

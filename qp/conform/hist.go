@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Histogram counts durations in buckets whose width grows with the value: 32
-// buckets for each doubling, so that a quantile is at most 1/32 (3.2 %) above
-// the true value and never below it. Durations from 0 to 63 ns are exact; above
-// 2^40 ns (18 minutes) all count as that.
+// Histogram counts durations in buckets whose width grows with the value: 32 buckets for
+// each doubling, so that a quantile is at most 1/32 (3.2 %) above the true value and never
+// below it. Durations from 0 to 63 ns are exact; longer ones than 2^40 ns (18 minutes)
+// count as 2^40 ns.
 type Histogram struct {
 	n        uint64
 	sum      uint64
@@ -57,7 +57,7 @@ func (h *Histogram) add(d int64) {
 	h.buckets[i-h.first]++
 }
 
-// span makes room for bucket i, and for some about it.
+// span allocates bucket i, and some near it.
 func (h *Histogram) span(i int) {
 	const step = 32
 	from, to := i&^(step-1), i|(step-1)
@@ -89,8 +89,7 @@ func (h *Histogram) remove(d int64) {
 	}
 }
 
-// bounds finds the least and the greatest duration anew, as far as the buckets
-// tell.
+// bounds computes the least and the greatest duration again, from the buckets.
 func (h *Histogram) bounds() {
 	low, high := -1, 0
 	for i, c := range h.buckets {
@@ -123,8 +122,8 @@ func (h *Histogram) Mean() time.Duration {
 	return time.Duration(h.sum / h.n)
 }
 
-// Quantile returns a duration that at least the share perMille/1000 of all do
-// not exceed: 500 is the median, 999 is P999. It is at most 1/32 too long.
+// Quantile returns the duration that at least perMille/1000 of all durations do not exceed,
+// 0 .. 1000: 500 is the median, 999 is P999. It is at most 1/32 too long.
 func (h *Histogram) Quantile(perMille int) time.Duration {
 	if h.n == 0 {
 		return 0

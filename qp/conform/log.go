@@ -4,11 +4,11 @@ import (
 	"github.com/roce-go/roce/bth"
 )
 
-// Unwrapped PSNs begin here, so that what lies before the first is positive.
+// Unwrapped PSNs start here, so that those before the first are positive.
 const base = 1 << 32
 
-// entry is what is remembered of a request packet. A READ has one at its first
-// PSN and one, with isTail, at its last.
+// entry holds what is remembered of a request packet. A READ has one at its first PSN and
+// one, with isTail, at its last.
 type entry struct {
 	psn   uint64 // unwrapped; 0: none
 	first int64  // when it was first sent
@@ -79,9 +79,9 @@ func (l *log) room(n uint64) {
 	}
 }
 
-// content stands for what a packet holds: its ICRC, and what the ICRC covers that
-// may differ in a retransmission, which are IPv4 identification and flags, UDP
-// source port, and bytes 1, 2, 3 and 8 of the BTH.
+// content represents the content of a packet: its ICRC, and the fields covered by it that
+// may differ in a retransmission: IPv4 identification and flags, UDP source port, and bytes
+// 1, 2, 3 and 8 of the BTH.
 type content struct {
 	icrc  uint32
 	ip    uint32
@@ -93,14 +93,14 @@ type content struct {
 type read struct {
 	start, end uint64 // PSNs [start, end)
 	from, to   uint64 // PSNs asked for by the newest request for it
-	was        uint64 // where the request before that began
+	was        uint64 // first PSN of the request before that
 	pos        uint64 // next response expected
 	high       uint64 // responses below it were seen
 	whole      uint64 // responses below it were seen without a gap
 	va         uint64
-	orig       uint64 // an atomic's answer
+	orig       uint64 // the value that an atomic returned
 	t          int64  // first sent
-	lastT      int64  // last sent or answered
+	lastT      int64  // last sent or responded to
 	took       int64  // latency that was measured, -1: none
 	rkey, len  uint32
 	frame      uint64
@@ -116,7 +116,7 @@ const (
 	isOpen                          // end is not known: the MTU is not
 	isGuessed                       // end is where the next request seen began
 	isDoneR
-	isAgain   // asked for more than once
+	isAgain   // requested more than once
 	hasGap    // a response was missing
 	isPartial // may be the rest of a READ that was not seen
 	hasOrig
@@ -126,10 +126,10 @@ const (
 
 func (d *read) is(f readFlags) bool { return d.flags&f != 0 }
 
-// vague reports whether it is not known where d ends.
+// vague reports whether the end of d is not known.
 func (d *read) vague() bool { return d.flags&(isOpen|isGuessed) != 0 }
 
-// most returns the PSN behind that of the last response, whatever the MTU is.
+// most returns an upper limit of the PSN after the last response, whatever the MTU is.
 func (d *read) most() uint64 {
 	if d.is(isKnown) {
 		return d.start + span(d.len, 256)
@@ -142,7 +142,7 @@ const (
 	keepReads = 8
 )
 
-// addRead makes a new read.
+// addRead adds a read.
 func (x *exchange) addRead() *read {
 	if n := len(x.reads); n >= keepReads && (n == maxReads || x.reads[0].is(isDoneR) && x.reads[0].end <= x.acked) {
 		copy(x.reads, x.reads[1:])
@@ -175,7 +175,7 @@ func span(n uint32, mtu int) uint64 {
 	return (uint64(n) + uint64(mtu) - 1) / uint64(mtu)
 }
 
-// closeSpan gives READs their end when the MTU becomes known.
+// closeSpan computes the end of READs when the MTU becomes known.
 func (x *exchange) closeSpan(mtu int) {
 	for i := range x.reads {
 		d := &x.reads[i]
@@ -196,7 +196,7 @@ func (x *exchange) closeSpan(mtu int) {
 	}
 }
 
-// tail puts the entry at a READ's last PSN.
+// tail enters the entry at a READ's last PSN.
 func (x *exchange) tail(d *read) {
 	e := x.log.at(d.start)
 	if e == nil || d.end <= d.start+1 {
@@ -208,8 +208,8 @@ func (x *exchange) tail(d *read) {
 	*x.log.slot(d.end - 1) = t
 }
 
-// endSpan ends a READ of unknown span, when the next request seen has PSN u. It
-// may be that others in between were not seen.
+// endSpan ends a READ of unknown span, when the next request seen has PSN u. There may have
+// been others in between that were not seen.
 func (x *exchange) endSpan(u uint64) {
 	d := x.newest()
 	x.spanOpen = false
@@ -222,7 +222,7 @@ func (x *exchange) endSpan(u uint64) {
 	x.next = u
 }
 
-// answered reports whether requests with op get a response of their own.
+// answered reports whether requests with op have a response of their own.
 func answered(op bth.Opcode) bool {
 	switch op.Operation() {
 	case bth.ReadRequest, bth.CmpSwap, bth.FetchAdd, bth.Flush, bth.AtomicWrite:

@@ -8,7 +8,7 @@ import (
 	"github.com/roce-go/roce/qp/cm"
 )
 
-// conn is a connection being made: a REQ that awaits its REP.
+// conn is a connection being established: a REQ that waits for its REP.
 type conn struct {
 	used     bool
 	src, dst netip.Addr // of REQ
@@ -17,13 +17,13 @@ type conn struct {
 	qp       uint32
 	psn      uint32
 	mtu      int
-	depth    int // READs and atomics that the sender of REQ sends at a time
-	taken    int // and takes
+	depth    int // READs and ATOMICs that the sender of REQ sends at a time
+	taken    int // and accepts
 	call     call
 }
 
-// manage follows connection management: REQ and REP tell both QP numbers, both
-// first PSNs and the path MTU.
+// manage follows connection management: REQ and REP have both QP numbers, both first PSNs
+// and the path MTU.
 func (w *Watcher) manage() {
 	b := w.f.Packet.Payload
 	if len(b) < cm.Size || w.msg.Decode(b) != nil {

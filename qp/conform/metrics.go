@@ -48,8 +48,8 @@ type Counters struct {
 	ICRCBad       uint64
 	ICRCUnchecked uint64 // cut short by the capture
 	Invalid       uint64 // could not be laid out: length, opcode, version
-	LostBehind    uint64 // PSNs seen that a NAK sequence error says were lost: behind the tap
-	CaptureLost   uint64 // acknowledged PSNs that the capture does not have
+	LostBehind    uint64 // PSNs captured that were lost after that point, by a NAK sequence error
+	CaptureLost   uint64 // acknowledged PSNs that are not in the capture
 	First, Last   int64  // nanoseconds since 1970 of the first and the last frame
 }
 
@@ -157,8 +157,8 @@ func share(a, b uint64) float64 {
 }
 
 // QP are the counts as one queue pair has them, in the names of the Open Traffic
-// Generator's RoCE v2 metrics. Sent is what left its address for its peer's QP,
-// received what came to it, both as the capture saw them.
+// Generator's RoCE v2 metrics. Sent are the packets from its address to its peer's QP,
+// received those to itself, both as the capture has them.
 type QP struct {
 	DataFramesTx, DataFramesRx uint64
 	DataFramesRetransmitted    uint64 // sent
@@ -169,7 +169,7 @@ type QP struct {
 	RNRTx, RNRRx               uint64 // RNR NAKs; no name there
 	ECNCERx                    uint64
 	MessageTx                  uint64
-	MessageCompleteRx          uint64 // messages of the peer that were acknowledged or answered
+	MessageCompleteRx          uint64 // messages of the peer that were acknowledged or responded to
 	MessageFail                uint64 // own messages that the peer refused with an error
 	First, Last                int64  // nanoseconds since 1970, of both directions
 }
@@ -197,7 +197,7 @@ func QPOf(rx, tx *Counters) QP {
 // Flow is one direction: the packets from one address to a QP at another. It is
 // a view into the watcher, valid until the next call of HandleFrame.
 type Flow struct {
-	ID       int // small number, for telling flows apart while both are open
+	ID       int // small number, unique among open flows
 	Src, Dst netip.Addr
 	QP       uint32      // destination QP
 	PeerQP   uint32      // QP of the sender, 0 when not known

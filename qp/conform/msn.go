@@ -4,21 +4,21 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// messages is what is known of the responder's MSN: after PSN at it lies in
-// [lo, lo+width]. Each answer narrows that, requests that the capture lost widen
-// it. An answer outside has no explanation, whatever was lost: between two PSNs
-// whose requests were all seen, the MSN rises by the messages that end there.
+// messages holds what is known of the responder's MSN: after PSN at it lies in [lo,
+// lo+width]. Each response narrows that, requests that the capture lost widen it. A
+// response outside has no explanation, whatever was lost: between two PSNs whose requests
+// were all seen, the MSN rises by the messages that end there.
 type messages struct {
 	known bool
 	at    uint64
 	lo    uint32
 	width uint32
-	wrong int // answers that were outside
-	fits  int // answers in a row that were inside
-	off   int // by which the last answer was outside, 0: it was not
+	wrong int // responses that were outside
+	fits  int // responses in a row that were inside
+	off   int // by how much the last response was outside, 0: it was not
 }
 
-// learn takes got for the MSN after PSN u, or slack less.
+// learn sets the MSN after PSN u to got-slack .. got.
 func (m *messages) learn(u uint64, got, slack uint32) {
 	m.known, m.at, m.lo, m.width, m.off = true, u, (got-slack)&psn.Mask, slack, 0
 }
@@ -34,7 +34,7 @@ func (x *exchange) ends(a, u uint64) (ends, unseen, least uint32, ok bool) {
 	if u-a > uint64(len(x.log.ring)) && u-a > 4096 {
 		return 0, 0, 0, false
 	}
-	whole := true // what came before ends a message
+	whole := true // the packet before ends a message
 	hole := false
 	for v := a + 1; v <= u; v++ {
 		e := x.log.at(v)
@@ -67,7 +67,7 @@ func (x *exchange) ends(a, u uint64) (ends, unseen, least uint32, ok bool) {
 			ends++
 		}
 		if d.vague() {
-			// Where it ends, others may have begun.
+			// After its end, others may have begun.
 			last := max(v, min(u, max(d.end, d.start+1)-1))
 			unseen += uint32(last - v)
 			whole = false
@@ -85,7 +85,7 @@ func (x *exchange) ends(a, u uint64) (ends, unseen, least uint32, ok bool) {
 func (x *exchange) readsAfter(u uint64) (n uint32) {
 	v := u + 1
 	if old := x.next - min(x.next, uint64(len(x.log.ring))); v < old && len(x.reads) > 0 {
-		n, v = uint32(min(old-v, 1<<20)), old // of these nothing is remembered
+		n, v = uint32(min(old-v, 1<<20)), old // nothing is remembered of these
 	}
 	for ; v < x.next && len(x.reads) > 0; n++ {
 		if d := x.read(v); d != nil {
@@ -100,8 +100,8 @@ func (x *exchange) readsAfter(u uint64) (n uint32) {
 	return n
 }
 
-// endsAfter counts the messages that end above PSN u, as far as they were sent:
-// what a response answered was sent, if it was not seen.
+// endsAfter counts the messages that end above PSN u, as far as they were sent: a request
+// that got a response was sent, even if it was not seen.
 func (x *exchange) endsAfter(u uint64) uint32 {
 	more := uint32(0)
 	if x.heard >= x.next {
@@ -154,8 +154,8 @@ func (w *Watcher) messageNumber(s *stream, x *exchange, u uint64, slack uint32) 
 	if d >= 0 && d <= int(width+slack) {
 		if d < int(least) && slack == 0 && m.width == 0 && u > m.at && m.fits >= 1 && m.wrong == 0 &&
 			x.signs.late+x.signs.copies == 0 && x.signs.lost <= 1 && x.signs.gaps <= 1 {
-			// No message ended in the hole, though one must have: what was not
-			// seen was not sent.
+			// No message ended in the gap, though one must have: the PSNs were not seen
+			// because they were not sent.
 			w.report(s.peerOr(w), PSNSkipped, uint64(psn.Wrap(u)), uint64(least), 0)
 		}
 		m.off = 0
@@ -173,7 +173,7 @@ func (w *Watcher) messageNumber(s *stream, x *exchange, u uint64, slack uint32) 
 	m.fits = 0
 	m.wrong++
 	if m.off == d {
-		// Twice by the same: one of those before was wrong, or the QP is another.
+		// Twice by the same number: one of those before was wrong, or it is another QP.
 		m.learn(u, got, slack)
 		return true
 	}

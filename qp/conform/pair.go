@@ -6,8 +6,8 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// pair finds the requests that the responses of s answer: those of the other
-// direction between the same addresses that have the PSN at hand outstanding.
+// pair finds the flow whose requests s responds to: in the other direction between the same
+// addresses, with the current PSN outstanding.
 func (w *Watcher) pair(s *stream) *stream {
 	if s.peer >= 0 {
 		p := w.streams[s.peer]
@@ -18,7 +18,7 @@ func (w *Watcher) pair(s *stream) *stream {
 		}
 		if s.hits < sureHits {
 			if t := w.byPort(s); t != nil && t != p {
-				x.count.known = false // what it learned may have been another's
+				x.count.known = false // what it learned may belong to another flow
 				w.join(s, t, pairPort)
 				return t
 			}
@@ -26,11 +26,11 @@ func (w *Watcher) pair(s *stream) *stream {
 		u := psn.Unwrap(x.next, w.f.Packet.PSN)
 		d := int64(u) - int64(x.next)
 		if !s.firm && s.hits < 2 && w.fits(x, u) != fit {
-			d = 1 << 16 // a guess that this does not bear out
+			d = 1 << 16 // a guess that this contradicts
 		}
 		if d < 1<<16 && d > -1<<16 {
-			// An answer that nothing asked for may be one to another QP, when
-			// this one's number was taken into use again.
+			// A response without a request may be to another QP, when this one's number is
+			// reused.
 			if s.rsp.dead || u < x.acked && u >= x.first || u >= x.next && !x.spanOpen {
 				if t := w.candidate(s, true); t != nil && (s.rsp.dead || x.owed == 0 && x.undone == 0 && x.signs.copies == 0 || t.req.last.at > x.last.at) {
 					w.report(s, Restarted, uint64(psn.Wrap(x.next)), 0, 0)
@@ -60,12 +60,11 @@ func (w *Watcher) pair(s *stream) *stream {
 	return nil
 }
 
-// sureHits is how many responses have to fit a guessed pair before it is thought
-// to be right.
+// sureHits is how many responses have to fit a guessed pair before it counts as right.
 const sureHits = 8
 
-// portsTell reports whether the UDP source port of both flows is the one that the
-// QP numbers of a pair give: many cards make it of these.
+// portsTell reports whether the UDP source port of both flows is the one that follows from
+// the QP numbers of a pair: many cards derive it from these.
 func portsTell(s, t *stream) bool {
 	return s.sport >= 0xc000 && s.sport == t.sport && s.sport == frame.SourcePort(frame.FlowLabel(s.qp, t.qp))
 }
@@ -79,18 +78,17 @@ func (w *Watcher) byPort(s *stream) *stream {
 	for t := range w.lively {
 		if t.src == s.dst && t.dst == s.src && t.grh == s.grh && t.net == s.net && t.req != nil && t.req.started && t != s &&
 			(t.peer < 0 || t.peer == s.id || t.pairedBy == pairGuessed) && portsTell(s, t) &&
-			w.fits(t.req, psn.Unwrap(t.req.next, w.f.Packet.PSN)) == fit { // some cards have one port for all
+			w.fits(t.req, psn.Unwrap(t.req.next, w.f.Packet.PSN)) == fit { // some cards use one port for all
 			return t
 		}
 	}
 	return nil
 }
 
-// maxLively is how many flows are looked at to find the other direction of one.
+// maxLively is how many flows are searched for the other direction of one.
 const maxLively = 1024
 
-// lively calls yield with the flows that may take part in what happens now, the newest
-// first.
+// lively calls yield with the flows that were active recently, the newest first.
 func (w *Watcher) lively(yield func(*stream) bool) {
 	i := w.newest
 	for range maxLively {
@@ -101,9 +99,8 @@ func (w *Watcher) lively(yield func(*stream) bool) {
 	}
 }
 
-// mispaired is asked when a response contradicts what it seems to answer. It
-// parts a pair that was guessed and is not sure yet, where the response may be
-// to another flow.
+// mispaired is called when a response contradicts its request. It separates a pair that was
+// guessed and is not yet certain, where the response may belong to another flow.
 func (w *Watcher) mispaired(s *stream) bool {
 	if s.pairedBy != pairGuessed || s.hits >= sureHits || s.peer < 0 || !w.rivals(s) {
 		return false
@@ -135,7 +132,7 @@ func (w *Watcher) fits(x *exchange, u uint64) fitness {
 		kind := d.op.Operation() == bth.CmpSwap || d.op.Operation() == bth.FetchAdd
 		switch op.Operation() {
 		case bth.Acknowledge:
-			return unfit // it may be a NAK, but one to another QP as well
+			return unfit // it may be a NAK, but also one to another QP
 		case bth.AtomicAcknowledge:
 			if kind {
 				return fit
@@ -157,12 +154,12 @@ func (w *Watcher) fits(x *exchange, u uint64) fitness {
 	return unfit
 }
 
-// candidate returns the flow without a peer that the packet at hand, of s, best
-// answers; nil when there is none or more than one, or when it is in doubt. With
-// recent, its last request must be too young for a time-out.
+// candidate returns the flow without a peer that the current packet, of s, fits best as a
+// response; nil when there is none or more than one, or when it is in doubt. With recent,
+// its last request must be too recent for a time-out.
 func (w *Watcher) candidate(s *stream, recent bool) *stream {
 	if s.tries++; s.tries > 64 && s.tries%64 != 0 {
-		return nil // it walks through all flows
+		return nil // it searches all flows
 	}
 	op := w.f.Packet.Opcode
 	var best *stream
@@ -209,7 +206,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 	return best
 }
 
-// unlearn forgets what responses told that were perhaps to another flow.
+// unlearn discards what was learned from responses that perhaps belong to another flow.
 func (x *exchange) unlearn() {
 	x.count.known = false
 	x.answered = 0
@@ -230,7 +227,7 @@ func (w *Watcher) join(s, t *stream, by pairing) {
 	s.pairedBy, t.pairedBy = by, by
 	s.hits = 0
 	for _, x := range [2]*stream{s, t} {
-		x.rsp.dead = false // it was another QP that was refused
+		x.rsp.dead = false // the NAK was to another QP
 	}
 	switch {
 	case s.mtuFirm && !t.mtuFirm:
@@ -240,8 +237,8 @@ func (w *Watcher) join(s, t *stream, by pairing) {
 	}
 }
 
-// rivals reports whether another flow might be the one that s answers with the
-// packet at hand: one that is not paired for sure, is not idle, and has PSNs like it.
+// rivals reports whether the current packet of s might be a response to another flow: one
+// that is not paired for certain, is not idle, and has similar PSNs.
 func (w *Watcher) rivals(s *stream) bool {
 	for t := range w.lively {
 		if t.src != s.dst || t.dst != s.src || t.req == nil || !t.req.started || t.peer == s.id ||

@@ -5,7 +5,7 @@ import (
 	"github.com/roce-go/roce/cnp/pfc"
 )
 
-// maxPausers is how many senders of pause frames are told apart.
+// maxPausers is how many senders of pause frames are counted separately.
 const maxPausers = 16
 
 // pauser is one sender of pause frames.
@@ -24,7 +24,7 @@ func (w *Watcher) pause(b []byte) bool {
 		return false
 	}
 	w.seen.Class = ClassPaused
-	p := &w.pausers[maxPausers] // of all beyond those that have a place of their own
+	p := &w.pausers[maxPausers] // of all further senders
 	for i := range w.pausers[:maxPausers] {
 		q := &w.pausers[i]
 		if q.known && q.mac == f.Src {
@@ -69,9 +69,8 @@ func (w *Watcher) pause(b []byte) bool {
 	return true
 }
 
-// PausesBy calls yield with the pauses of each sender and priority, until it
-// returns false. Of more than 16 senders the rest count together, under the zero
-// address.
+// PausesBy calls yield with the pauses of each sender and priority, until it returns false.
+// Beyond 16 senders, the others are counted together, under the zero address.
 func (w *Watcher) PausesBy(yield func(mac frame.MAC, prio int, p Pauses) bool) {
 	for i := range w.pausers {
 		for prio, p := range w.pausers[i].by {

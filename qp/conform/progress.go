@@ -1,9 +1,8 @@
 package conform
 
-// cover completes all requests up to and with PSN u, as far as their responses
-// were seen. s is the responder's flow. A READ whose responses are missing stops
-// it: the requester has them not either and goes back (rule RQ-24), or else the
-// capture has lost them.
+// cover completes all requests up to and with PSN u, as far as their responses were seen. s
+// is the responder's flow. A READ whose responses are missing stops it: either the
+// requester lacks them too and goes back (rule RQ-24), or the capture has lost them.
 func (w *Watcher) cover(s *stream, x *exchange, u uint64) {
 	t := s.peerOr(w)
 	if u >= x.next {
@@ -48,7 +47,7 @@ func (w *Watcher) cover(s *stream, x *exchange, u uint64) {
 			}
 		}
 		if d.end > v {
-			v = d.end - 1 // the loop goes on behind it
+			v = d.end - 1 // the loop continues after it
 		}
 	}
 	if missing > 0 {
@@ -66,8 +65,8 @@ func (w *Watcher) cover(s *stream, x *exchange, u uint64) {
 	}
 }
 
-// awaits reports whether d, which is not complete though PSN u was answered, will
-// be asked for again.
+// awaits reports whether d, which is not complete though PSN u got a response, will be
+// requested again.
 func (w *Watcher) awaits(s *stream, x *exchange, d *read, u uint64) bool {
 	if d.vague() {
 		return false
@@ -88,8 +87,7 @@ func (w *Watcher) awaits(s *stream, x *exchange, d *read, u uint64) bool {
 	if !x.over && w.quick(d.lastT) && x.next-x.acked < uint64(w.cfg.Window)/2 {
 		return true
 	}
-	// It was not asked for again. The requester had the response; the capture lost
-	// it.
+	// It was not requested again. The requester had the response; the capture lost it.
 	if !x.over {
 		x.signs.lost++
 	}
@@ -100,8 +98,8 @@ func (w *Watcher) awaits(s *stream, x *exchange, d *read, u uint64) bool {
 	return false
 }
 
-// undo takes back that PSN u and those above it are complete: the requester sends
-// u again, so it does not have the answer.
+// undo marks PSN u and those above it as not complete: the requester retransmits u, so it
+// does not have the response.
 func (w *Watcher) undo(s *stream, x *exchange, u uint64) {
 	x.reach = min(x.reach, u-1)
 	if u >= x.acked || u < x.first {
@@ -134,7 +132,7 @@ func (w *Watcher) undo(s *stream, x *exchange, u uint64) {
 	x.acked = u
 }
 
-// took measures a request that is answered now; with n -1 it takes that back.
+// took adds the latency of a request that is complete now; with n = -1 it removes it.
 func (w *Watcher) took(x *exchange, latency, completion int64, n int) {
 	for _, h := range [...]struct {
 		h *Histogram
@@ -148,7 +146,8 @@ func (w *Watcher) took(x *exchange, latency, completion int64, n int) {
 	}
 }
 
-// recount counts, at the end, what was complete once and not asked about again.
+// recount counts, at the end, the requests that were complete once and not retransmitted
+// after.
 func (w *Watcher) recount(s *stream, x *exchange) {
 	if s.peer >= 0 && x.answered > 0 && x.answered < x.next && x.answered >= x.acked {
 		x.over = true

@@ -33,7 +33,7 @@ func (w *Watcher) readResponse(s *stream, x *exchange, payload int, hasAETH bool
 		return
 	}
 	if !s.mtuFirm && (op.First() || op.Middle()) {
-		w.size(s, payload) // teaches the MTU, which tells how far a READ reaches
+		w.size(s, payload) // gives the MTU, from which the end of a READ follows
 	}
 	if d.vague() && op.Operation() == bth.ReadResponseOnly && u == d.start && d.is(isKnown) && uint32(payload) == d.len {
 		if d.is(isOpen) {
@@ -61,7 +61,7 @@ func (w *Watcher) readResponse(s *stream, x *exchange, payload int, hasAETH bool
 	s.rsp.lastFrame = w.frames
 }
 
-// unasked judges a response for a PSN that no READ or atomic has.
+// unasked judges a response with a PSN that no READ or atomic has.
 func (w *Watcher) unasked(s *stream, x *exchange, u uint64, payload int) {
 	p := &w.f.Packet
 	op := p.Opcode
@@ -77,7 +77,7 @@ func (w *Watcher) unasked(s *stream, x *exchange, u uint64, payload int) {
 	case e != nil:
 		w.report(s, ReadOutside, uint64(e.op), uint64(op), e.frame)
 	case (op.Middle() || op.Last()) && before != nil && !before.vague() && before.end == u && before.high == u && before.op.Operation() == bth.ReadRequest:
-		// It goes on behind the last response, as one more of the same READ.
+		// It continues after the last response, as one more of the same READ.
 		w.report(s, ReadTooMany, uint64(psn.Wrap(before.end-1)), uint64(op), before.frame)
 	case u >= x.next && u >= x.voidTo && !x.spanOpen:
 		w.ahead(s, x, u, false)
@@ -123,7 +123,7 @@ func (w *Watcher) repeated(s *stream, x *exchange, d *read, again bool) {
 	}
 }
 
-// respond notes that the response at PSN u of d came.
+// respond records the response of d at PSN u.
 func (w *Watcher) respond(s *stream, x *exchange, d *read, u uint64) {
 	if d.start > x.acked {
 		w.cover(s, x, d.start-1)
@@ -155,7 +155,7 @@ func (w *Watcher) respond(s *stream, x *exchange, d *read, u uint64) {
 	if x.implied.valid && x.implied.psn < d.end {
 		x.implied.valid = false
 	}
-	// What was answered behind it is complete now.
+	// Requests after it that got responses are complete now.
 	if x.reach >= d.end {
 		w.cover(s, x, x.reach)
 	}
@@ -175,11 +175,11 @@ func (w *Watcher) readData(s *stream, x *exchange, d *read, u uint64, payload in
 		w.good(s, payload)
 	}
 	w.repeated(s, x, d, again)
-	// A middle or a lost request for the rest explains what seems wrong, unless
-	// this is what follows at once on what came before.
+	// A request for the rest that was not captured explains what seems wrong, unless this
+	// response follows directly on the one before.
 	sure := u == d.from || u == d.pos && w.quick(d.lastT)
 	if !d.vague() && u < d.to {
-		// The answer to a request for the rest begins with First or Only.
+		// The response to a request for the rest begins with First or Only.
 		resumed := u != d.start && (op.First() || op.Operation() == bth.ReadResponseOnly) && !w.calm(x)
 		w.readShape(s, d, u, payload, op, sure && !resumed)
 	} else if d.vague() && d.is(isKnown) && payload > int(d.len) {

@@ -32,7 +32,7 @@ func (w *Watcher) rnrNak(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 		x.nak.refused = true
 	}
 	if x.rnr.valid && x.rnr.psn == u && w.now-x.rnr.t < int64(x.wait) {
-		return // one more for the same packet: the wait has begun
+		return // one more for the same packet: the wait has started
 	}
 	x.rnr = refusal{valid: true, psn: u, t: w.now, frame: w.frames}
 	x.wait = wait
@@ -52,16 +52,15 @@ func (w *Watcher) refusedLate(s *stream, x *exchange, u uint64, c Check) {
 	w.report(s, OutOfOrder, uint64(psn.Wrap(x.answered)), 0, 0)
 }
 
-// refused notes that PSN u got an answer, if not the one that was hoped for.
+// refused records that PSN u got a response, though a negative one.
 func (x *exchange) refused(u uint64) {
 	if e := x.log.at(u); e != nil {
 		e.sends = 0
 	}
 }
 
-// before completes what a refusal of PSN u acknowledges, and judges its MSN, which
-// is that of the PSN before. A READ that is refused while it is answered counts
-// already.
+// before completes what a refusal of PSN u acknowledges, and judges its MSN, which is that
+// of the PSN before. A READ that is refused after some of its responses is counted already.
 func (w *Watcher) before(s *stream, x *exchange, u uint64) {
 	slack := uint32(0)
 	if d := x.read(u); d != nil && d.start == u {
@@ -128,10 +127,10 @@ func (w *Watcher) nak(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 	copy(x.nak.way[1:], x.nak.way[:])
 	x.nak.way[0] = r
 	if e := x.log.at(u); e != nil && e.first != e.last {
-		x.nak.resent = true // one of the sendings may have been on its way when the NAK was sent
+		x.nak.resent = true // one transmission may have been in flight when the NAK was sent
 	}
 	if x.rnr.valid && x.rnr.psn == u {
-		return // rule RQ-28: the wait stands
+		return // rule RQ-28: the wait goes on
 	}
 	x.nak.open = r
 }
@@ -148,8 +147,8 @@ func (w *Watcher) nakAgain(s *stream, x *exchange) {
 			s.place.gap.learn(w.repeat)
 		}
 		w.report(s, DuplicateResponse, 0, 0, frame)
-		// One may be a copy that the network made. It does not copy each third NAK
-		// and nothing else.
+		// A single one may be a copy made by the network. But a network does not copy every
+		// third NAK and nothing else.
 		k := &x.nak
 		if k.doubled++; k.doubled >= often && 3*k.doubled > int(s.NakSequence) && int(s.Duplicates+s.peerOr(w).Duplicates) <= 2*k.doubled {
 			w.report(s, NakRepeated, 0, 0, frame)
@@ -175,5 +174,5 @@ func (w *Watcher) fatal(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 	}
 	w.before(s, x, u)
 	s.peerOr(w).MessagesFail++
-	x.acked = x.next // nothing more is answered
+	x.acked = x.next // no further request gets a response
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// A PSN this far from the expected one is another life of the QP number.
+// A PSN this far from the expected one belongs to a new connection with the same QP number.
 const restart = 1 << 20
 
 // request judges a request of RC, XRC or UC.
@@ -43,7 +43,7 @@ func (w *Watcher) request(s *stream, payload int) {
 	w.resolve(s, x, u)
 	outstanding := x.next - min(x.acked, x.next)
 	if s.peer < 0 {
-		outstanding = min(outstanding, 100) // nothing tells how much of it is
+		outstanding = min(outstanding, 100) // it is not known how much of it is
 	}
 	x.log.room(outstanding + 12)
 	if u >= x.next {
@@ -54,14 +54,15 @@ func (w *Watcher) request(s *stream, payload int) {
 	x.last.psn, x.last.at = u, w.now
 }
 
-// reused reports whether PSN u is a sign of another life of the QP number: all
-// was answered, nothing was sent for a second, and this is not what had the PSN
-// before; or the one before ended with an error, and this does not go on with it.
+// reused reports whether PSN u is a sign of a new connection with the same QP number:
+// everything was responded to, nothing was sent for a second, and this packet differs from
+// the one that had the PSN before; or the connection before ended with an error, and this
+// packet does not continue it.
 func (w *Watcher) reused(s *stream, x *exchange, u uint64) bool {
 	p := &w.f.Packet
 	dead := s.peer >= 0 && w.streams[s.peer].rsp.dead
 	if dead {
-		// What was under way when the error came may still arrive.
+		// What was in flight at the time of the error may still arrive.
 		if u > x.next || u+64 < x.next {
 			return true
 		}
@@ -81,7 +82,7 @@ func (w *Watcher) reused(s *stream, x *exchange, u uint64) bool {
 	return w.differs(x, u)
 }
 
-// differs reports whether the packet at hand is not what had PSN u before.
+// differs reports whether the current packet differs from the one that had PSN u before.
 func (w *Watcher) differs(x *exchange, u uint64) bool {
 	p := &w.f.Packet
 	e := x.log.at(u)
@@ -105,7 +106,7 @@ func (w *Watcher) newRequest(s *stream, x *exchange, u uint64, payload int) {
 		x.last.gap, x.signs.disturbed = w.now, w.now
 		w.report(s, SequenceGap, uint64(psn.Wrap(x.next)), u-x.next, 0)
 		if u-x.next > 64 {
-			x.count.known = false // it may be another life of the QP number
+			x.count.known = false // it may be a new connection
 		}
 	}
 	n := w.enter(s, x, u, payload)
@@ -120,15 +121,14 @@ func (w *Watcher) newRequest(s *stream, x *exchange, u uint64, payload int) {
 	}
 }
 
-// goesOn judges that the requester goes on with something new.
+// goesOn judges that the requester sends a new PSN.
 func (w *Watcher) goesOn(s *stream, x *exchange, u uint64) {
 	if x.back.active && x.back.next == x.next {
-		x.nak.old.valid, x.nak.n = false, 0 // all was sent again
+		x.nak.old.valid, x.nak.n = false, 0 // all was retransmitted
 	}
 	if x.rnr.valid && u == x.next && x.rnr.psn < u {
-		// A requester that knows of the RNR NAK sends nothing. What comes right
-		// after it may have been on its way, and one that has lost it does not
-		// know.
+		// A requester that has received the RNR NAK sends nothing. Packets right after it
+		// may have been in flight, and the NAK may have been lost.
 		since := w.now - x.rnr.t
 		if since > w.flight(x) && since+max(2000, w.grain) < int64(x.wait) && !w.still {
 			w.doubt(s, x, NewDuringRNR, uint64(x.wait), uint64(since), x.rnr.frame)
@@ -136,9 +136,9 @@ func (w *Watcher) goesOn(s *stream, x *exchange, u uint64) {
 	}
 }
 
-// flight is how long after a response the requests that were on their way when it
-// passed may still come: half of the RNR wait at hand, and no more than a tenth of
-// the shortest time-out, which has to be far above the round trip.
+// flight is how long after a response requests that were in flight may still be captured:
+// half of the current RNR wait, and no more than a tenth of the shortest time-out, which
+// has to be far above the round trip.
 func (w *Watcher) flight(x *exchange) int64 {
 	return max(int64(w.cfg.Reorder), min(int64(x.wait)/2, int64(w.cfg.MinTimeout)/10))
 }
@@ -151,8 +151,8 @@ func (s *stream) peerOr(w *Watcher) *stream {
 	return s
 }
 
-// enter remembers a request that was not seen before, judges it against the one
-// before it, and returns how many PSNs it takes.
+// enter stores a request that was not seen before, judges it against the one before it, and
+// returns how many PSNs it takes.
 func (w *Watcher) enter(s *stream, x *exchange, u uint64, payload int) uint64 {
 	p := &w.f.Packet
 	op := p.Opcode
@@ -232,7 +232,7 @@ func (w *Watcher) follows(s *stream, x *exchange, prev, e *entry, payload int) {
 	}
 }
 
-// enterRead remembers a READ or atomic.
+// enterRead stores a READ or atomic.
 func (w *Watcher) enterRead(s *stream, x *exchange, u uint64) uint64 {
 	p := &w.f.Packet
 	partial := x.log.at(u-1) == nil && x.read(u-1) == nil && !(x.certain && u == x.first)
@@ -242,7 +242,7 @@ func (w *Watcher) enterRead(s *stream, x *exchange, u uint64) uint64 {
 	if w.full {
 		d.flags |= isKnown
 	} else {
-		x.count.known = false // it may go on with one before it, or be long
+		x.count.known = false // it may continue one before it, or be long
 	}
 	if partial {
 		d.flags |= isPartial

@@ -47,8 +47,8 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 		}
 		return
 	case e == nil && d == nil && u >= x.first && cause == causeNAK && !going && u == x.nak.open.psn:
-		// What the NAK asks for, or the packet itself, overtaken by the one that
-		// the NAK complains of. What comes next tells.
+		// The retransmission that the NAK asks for, or the packet itself, overtaken by the
+		// one that caused the NAK. The next packet decides: see resolve.
 		x.overdue = refusal{valid: true, psn: u, t: w.now, frame: w.frames}
 		w.seen.Class = ClassResent
 		s.Retransmitted++
@@ -103,7 +103,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 	}
 }
 
-// sentAgain notes that e, which has PSN u, was sent again.
+// sentAgain records that e, which has PSN u, was retransmitted.
 func (w *Watcher) sentAgain(s *stream, x *exchange, u uint64, e *entry, d *read) {
 	p := &w.f.Packet
 	w.same(s, e, d)
@@ -119,8 +119,8 @@ func (w *Watcher) sentAgain(s *stream, x *exchange, u uint64, e *entry, d *read)
 	}
 }
 
-// overtaken reports whether PSN u, which e has, belongs to the retransmission under
-// way, was missing there, and comes now: the network has reordered it.
+// overtaken reports whether PSN u, which e has, belongs to the current retransmission, was
+// missing there, and is captured now: the network has reordered it.
 func (w *Watcher) overtaken(x *exchange, u uint64, e *entry, cause cause) bool {
 	b := &x.back
 	if !b.active || u < b.from || u >= b.next || e.last >= b.began || !w.quick(b.at) || e.flags&isTail != 0 {
@@ -137,16 +137,16 @@ func (w *Watcher) overtaken(x *exchange, u uint64, e *entry, cause cause) bool {
 	return false
 }
 
-// passRNR notes that the PSN that an RNR NAK refused was sent again.
+// passRNR records that the PSN that an RNR NAK refused was retransmitted.
 func (x *exchange) passRNR(u uint64) {
 	if x.rnr.valid && u == x.rnr.psn {
 		x.rnr.valid = false
 	}
 }
 
-// isRepeat reports whether the packet at hand, the same in every bit as one that
-// was seen at this place, is a copy of that: nothing makes its requester send it
-// again, or it follows on itself although something else is due.
+// isRepeat reports whether the current packet, the same in every bit as one that was seen
+// at this place, is a copy of that: there is no reason to retransmit it, or it follows
+// itself although another packet is due.
 func (w *Watcher) isRepeat(s *stream, x *exchange, u uint64, cause cause, going bool) bool {
 	switch {
 	case w.repeat < 0:
@@ -154,7 +154,7 @@ func (w *Watcher) isRepeat(s *stream, x *exchange, u uint64, cause cause, going 
 	case cause == causeUnknown:
 		return !going
 	case w.spaced(s) && !going:
-		// It comes as copies do, and does not begin where a retransmission would.
+		// It is at the distance of copies, and does not begin where a retransmission would.
 		switch cause {
 		case causeNAK:
 			if u != x.nak.open.psn {
@@ -175,12 +175,12 @@ func (w *Watcher) isRepeat(s *stream, x *exchange, u uint64, cause cause, going 
 	case causeNAK:
 		return u != x.nak.open.psn && !going
 	}
-	return x.heardAt <= x.last.at // no response has come since
+	return x.heardAt <= x.last.at // no response was seen since
 }
 
-// goesOnBehind reports whether PSN u goes on with the retransmission under way, of
-// which the packets before it were lost. What is captured twice comes again at a
-// distance of its own, retransmission or not.
+// goesOnBehind reports whether PSN u continues the current retransmission, of which the
+// packets before it were lost. A packet that is captured twice is seen again at a fixed
+// distance, retransmission or not.
 func (w *Watcher) goesOnBehind(s *stream, x *exchange, u uint64) bool {
 	return x.back.active && u > x.back.next && u < x.back.next+64 && w.quick(x.back.at) && !w.spaced(s)
 }
@@ -193,7 +193,7 @@ func (w *Watcher) firstSight(s *stream, x *exchange, u uint64, payload int) {
 	if !answered(p.Opcode) || n == 1 && !x.spanOpen {
 		return
 	}
-	// Its span is taken from what followed it.
+	// Its span ends where the next request begins.
 	d := x.newest()
 	if !d.is(isOpen) {
 		return
@@ -219,8 +219,8 @@ func (w *Watcher) late(s *stream, x *exchange, u uint64, payload int, fresh bool
 	}
 }
 
-// resolve tells what the first sighting of a PSN that a NAK asks for was, now that
-// PSN u is the next that comes; 0 is the end.
+// resolve decides what the first sighting of a PSN that a NAK asks for was, now that PSN u
+// is the next packet; 0 is the end.
 func (w *Watcher) resolve(s *stream, x *exchange, u uint64) {
 	o := &x.overdue
 	if !o.valid {
@@ -258,12 +258,12 @@ func (w *Watcher) takesRead(s *stream, x *exchange, u uint64) bool {
 	}
 	w.seen.Class = ClassInvalid
 	w.report(s, PSNReused, uint64(d.op), uint64(p.Opcode), d.frame)
-	x.count.known = false // a responder takes it for a duplicate, and is right
+	x.count.known = false // a responder rightly handles it as a duplicate
 	x.signs.disturbed = w.now
 	return true
 }
 
-// goBack handles the begin of a retransmission.
+// goBack handles the start of a retransmission.
 func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, cause cause) {
 	last := x.last.at
 	if e != nil {
@@ -271,8 +271,8 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 	}
 	x.back.far.valid = false
 	if cause == causeTimer && x.nak.open.valid {
-		// The NAK was not heeded: it may have been lost behind the tap, but not all
-		// of many.
+		// The requester did not react to the NAK: it may have been lost on the way, but not
+		// all of many.
 		if x.nak.ignored++; x.nak.ignored >= 5 && x.nak.ignored > 8*x.nak.heeded {
 			w.report(s, NakIgnored, uint64(x.nak.ignored), 0, x.nak.last.frame)
 		}
@@ -312,11 +312,11 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 		settled := s.peer >= 0 && (s.pairedBy == pairCM || w.streams[s.peer].hits > 1) // earlier NAKs were seen
 		if x.nak.open.valid && x.nak.n == 1 && x.nak.seen && settled && x.signs.copies+x.signs.late+x.signs.lost+x.signs.gaps == 0 &&
 			u < x.nak.open.psn && w.quick(x.nak.open.t) && w.quick(last) && !answered(w.f.Packet.Opcode) {
-			// Behind what the NAK asks for, and too soon for a time-out. It may
-			// be a late packet, but not if what follows goes on up to the NAK's. Nor
-			// does a NAK stand for the response to a READ or atomic before it: where
-			// that was lost, the requester goes back to it (RQ-24). A network that
-			// copies or reorders leaves too much open.
+			// Before the PSN that the NAK asks for, and too soon for a time-out. It may be
+			// a late packet, but not if the following ones continue up to the NAK's. It is
+			// no fault either where a READ or atomic before the NAK's PSN lacks its
+			// response: the requester goes back to it (RQ-24). In a network that copies or
+			// reorders, this cannot be decided.
 			x.back.far = refusal{valid: true, psn: u, t: w.now}
 			return
 		}
@@ -326,9 +326,9 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 	x.causes(s, cause)
 }
 
-// whereNAK judges where the retransmission begins that a NAK asks for. That it
-// begins later may be due to a lost packet, that it begins earlier may be due to
-// copies, but not if it happens with each third NAK. Rule RQ-23.
+// whereNAK judges where the retransmission begins that a NAK asks for. It may begin later
+// because of a lost packet, or earlier because of copies, but not with every third NAK.
+// Rule RQ-23.
 func (w *Watcher) whereNAK(s *stream, x *exchange, u uint64) {
 	n, k := &x.nak.open, &x.nak
 	if !n.valid || u < n.psn {
@@ -348,8 +348,8 @@ func (w *Watcher) whereNAK(s *stream, x *exchange, u uint64) {
 	}
 }
 
-// copy notes a copy of PSN u, which may be the begin of a retransmission that goes
-// back too far.
+// copy records a copy of PSN u, which may be the start of a retransmission that goes back
+// too far.
 func (k *naks) copy(u uint64, now int64) {
 	if !k.run.valid || k.run.psn != u {
 		k.run = refusal{valid: true, t: now}
@@ -359,8 +359,8 @@ func (k *naks) copy(u uint64, now int64) {
 	k.runLen++
 }
 
-// impliedBefore reports whether a READ or atomic before PSN u may lack its response
-// at the requester still.
+// impliedBefore reports whether the requester may still lack the response to a READ or
+// atomic before PSN u.
 func (x *exchange) impliedBefore(w *Watcher, u uint64) bool {
 	for i := range x.reads {
 		if d := &x.reads[i]; d.end <= u && u-d.end < 64 && w.quick(d.lastT) {
@@ -386,22 +386,22 @@ func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 	x.hasty++
 	switch {
 	case since <= int64(w.cfg.Reorder) && w.repeat >= 0 && x.hasty < 2*often:
-		// The same in every bit. What is captured twice comes early once for each
-		// time that it waited.
+		// The same in every bit. A packet that is captured twice seems early once for each
+		// wait.
 		w.leave(RNRTooEarly, ReasonCopies, 1)
 	case x.impliedBefore(w, x.rnr.psn):
-		// To a requester that has not got the response to a READ or atomic before,
-		// the NAK says that this was lost, and it goes back at once (RQ-24).
+		// To a requester that lacks the response to an earlier READ or atomic, the NAK
+		// shows that this was lost, and it goes back at once (RQ-24).
 		w.hint(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
 	case since >= int64(w.cfg.MinTimeout):
-		// A requester that never got the NAK sends again by its timer.
+		// A requester that never received the NAK retransmits by its timer.
 		w.doubt(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
 	case since > w.flight(x) && w.repeat < 0:
 		w.report(s, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
 	case e == nil || e.sends > 1:
-		// It may have been on its way already, sent again for another reason.
+		// It may have been in flight already, retransmitted for another reason.
 	case since <= int64(w.cfg.Reorder):
-		// So may one of which the first sending was not seen.
+		// So may one of which the first transmission was not seen.
 		w.hint(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)
 	default:
 		w.doubt(s, x, RNRTooEarly, uint64(wait), uint64(max(0, since)), x.rnr.frame)

@@ -6,7 +6,7 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// responder is what is remembered of the responses of a flow.
+// responder holds what is remembered of the responses of a flow.
 type responder struct {
 	dead      bool // an error NAK was sent
 	deadWith  aeth.Syndrome
@@ -37,7 +37,7 @@ func (w *Watcher) response(s *stream, payload int) {
 		q.silent = 0
 	}
 	if s.moved {
-		s.moved, s.rsp.dead = false, false // perhaps another life of the QP number
+		s.moved, s.rsp.dead = false, false // perhaps a new connection
 	}
 	hasAETH := w.full && op.Ext()&bth.HasAETH != 0
 	if hasAETH && !w.syndrome(s, op, syn) {
@@ -52,7 +52,7 @@ func (w *Watcher) response(s *stream, payload int) {
 		} else {
 			w.leave(MSNWrong, ReasonSnaplen, 1)
 			if x != nil {
-				x.refused(psn.Unwrap(x.next, p.PSN)) // for all one can tell
+				x.refused(psn.Unwrap(x.next, p.PSN)) // as far as is known
 			}
 		}
 		return
@@ -156,7 +156,7 @@ func (w *Watcher) acknowledge(s *stream, x *exchange, syn aeth.Syndrome) {
 // lost.
 const farAhead = 1 << 20
 
-// ahead notes a response to a PSN that was not seen sent. Rule RQ-22.
+// ahead records a response to a PSN that was not seen sent. Rule RQ-22.
 func (w *Watcher) ahead(s *stream, x *exchange, u uint64, plain bool) {
 	if w.cfg.Complete || u-x.next >= farAhead {
 		w.report(s, AckNeverSent, uint64(psn.Wrap(x.next)), 0, 0)
@@ -174,13 +174,13 @@ func (w *Watcher) ahead(s *stream, x *exchange, u uint64, plain bool) {
 	x.earlyN++
 }
 
-// wasEarly judges, when the PSNs [u, next) are sent for the first time, responses
-// that came before them.
+// wasEarly judges, when the PSNs [u, next) are sent for the first time, responses that were
+// seen before them.
 //
-// Had the capture lost the first sending of these, this would be a
-// retransmission, which takes a time-out. Where taps disagree about the time, a
-// response may be captured a little too early; its MSN is right then. What was seen
-// at another place than others of its flow says nothing about when it passed here.
+// If the capture had lost the first transmission of these, this would be a retransmission,
+// after a time-out. Where the clocks of two capture points differ, a response may be
+// captured a little too early; its MSN is right then. A packet that was seen at another
+// place than the rest of its flow does not show when it passed here.
 func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 	kept := 0
 	for i := range x.earlyN {
@@ -212,7 +212,7 @@ func (w *Watcher) isEndAt(x *exchange, u uint64) bool {
 	return e != nil && e.flags&isEnd != 0
 }
 
-// numberAtLeast returns the MSN after PSN u where it is known for sure.
+// numberAtLeast returns the MSN after PSN u where it is known for certain.
 func (x *exchange) numberAtLeast(u uint64) (uint32, bool) {
 	m := &x.count
 	if !m.known || m.width != 0 || u < m.at {
@@ -250,7 +250,7 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 		w.messageNumber(s, x, u, x.readsAfter(u))
 	}
 	if d := x.read(u); d != nil && !d.vague() && (d.whole < d.end && !d.is(isDoneR) || d.is(isEarly)) {
-		// It is no response to a READ, but says that there was one (RQ-20, RQ-24).
+		// It is no response to a READ, but shows that the READ was executed (RQ-20, RQ-24).
 		from := d.whole
 		if d.is(isEarly) {
 			from = d.start
@@ -278,7 +278,7 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 	s.rsp.lastFrame = w.frames
 }
 
-// hear notes a response at PSN u.
+// hear records a response at PSN u.
 func (w *Watcher) hear(x *exchange, u uint64) {
 	if u >= x.next+4096 {
 		return
@@ -287,11 +287,11 @@ func (w *Watcher) hear(x *exchange, u uint64) {
 	x.heardAt = w.now
 }
 
-// accepted judges that the responder takes PSN u, in the light of NAKs.
+// accepted judges, with regard to earlier NAKs, that the responder has accepted PSN u.
 func (w *Watcher) accepted(s *stream, x *exchange, u uint64) {
 	n := &x.nak
 	if n.last.valid && u > n.last.psn && !n.resent && !n.refused && n.last.psn >= x.first && u < x.next {
-		// One that was seen may have come late, behind the tap, after it was refused.
+		// A packet that was seen may have arrived late, after it was refused.
 		w.doubtful(s, x, NakThenAcked, uint64(psn.Wrap(n.last.psn)), 0, n.last.frame, n.seen)
 		n.resent = true
 	}
@@ -300,7 +300,7 @@ func (w *Watcher) accepted(s *stream, x *exchange, u uint64) {
 	}
 }
 
-// advance notes that PSN u was answered positively.
+// advance records that PSN u was acknowledged.
 func (x *exchange) advance(u uint64, now int64) {
 	x.reach = max(x.reach, u)
 	if u >= x.answered {
@@ -320,10 +320,10 @@ func (w *Watcher) behind(s *stream, x *exchange, u uint64) {
 		}
 		return
 	}
-	v := max(u+1, x.first, x.answered-min(x.answered, uint64(len(x.log.ring)))) // of what is older nothing is remembered
+	v := max(u+1, x.first, x.answered-min(x.answered, uint64(len(x.log.ring)))) // nothing older is remembered
 	for v <= x.answered {
 		if d := x.read(v); d != nil {
-			v = max(d.end, v+1) // of an open one the end is not known
+			v = max(d.end, v+1) // the end of an open one is not known
 		} else if x.log.at(v) == nil {
 			v++ // not seen: it may have been one
 		} else {

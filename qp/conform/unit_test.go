@@ -41,7 +41,7 @@ func TestStrings(t *testing.T) {
 		_ = conform.Check(v).Severity()
 	}
 	f := conform.Finding{Check: conform.RNRTooEarly, Want: 5_120_000, Got: 3_000_000, PSN: 9}
-	require.Equal(t, "PSN 9 should be sent again 5.12ms after its RNR NAK or later; this comes after 3ms", f.String())
+	require.Equal(t, "PSN 9 should be retransmitted 5.12ms or more after its RNR NAK; this is 3ms after it", f.String())
 }
 
 func TestPauses(t *testing.T) {
