@@ -21,6 +21,7 @@ const (
 	batchSize  = 32
 	datagramSz = 1 << 16 // received, of many packets
 	maxJoined  = 65000   // bytes of the packets of one datagram sent
+	headRoom   = 40 + 8  // before what is received, for the headers that it had
 )
 
 // The options for it.
@@ -50,10 +51,7 @@ type control struct {
 }
 
 // part is a packet of a datagram.
-type part struct {
-	b    []byte
-	from int // the datagram's place
-}
+type part struct{ from, at, n int } // the datagram's place, the packet's in it, and its length
 
 // batch receives or sends datagrams on a socket.
 type batch struct {
@@ -87,7 +85,7 @@ func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
 	}
 	for i := range b.msgs {
 		if !sends {
-			b.bufs[i] = make([]byte, datagramSz)
+			b.bufs[i] = make([]byte, headRoom+datagramSz)
 		}
 		h := &b.msgs[i].hdr
 		h.Name = (*byte)(unsafe.Pointer(&b.names[i]))
@@ -110,7 +108,7 @@ func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
 
 func (b *batch) receive(fd uintptr) bool {
 	for i := range b.msgs {
-		b.iovs[i].Base = &b.bufs[i][0]
+		b.iovs[i].Base = &b.bufs[i][headRoom]
 		b.iovs[i].SetLen(datagramSz)
 		b.msgs[i].hdr.Namelen = uint32(unsafe.Sizeof(b.names[i]))
 		b.msgs[i].hdr.Flags = 0
@@ -180,8 +178,9 @@ func (s *Socket) Receive() int {
 	return s.u.in.n
 }
 
-// Packet returns the i-th packet received, with an IP header that is reconstructed. It is
-// valid until the next call.
+// Packet returns the i-th packet received, with IP and UDP headers that are
+// reconstructed. Read the packets in order, each once: the headers of one overwrite the
+// end of the one before.
 func (s *Socket) Packet(i int) []byte { return s.u.packet(i) }
 
 // Decode decodes a packet for Port.HandleDecoded, or returns why it is dropped, for
@@ -210,27 +209,29 @@ func (s *Socket) Close() error { return s.u.close() }
 // takeApart splits a received datagram into packets.
 func (b *batch) takeApart(i int) {
 	m, c := &b.msgs[i], &b.ctls[i]
-	rest := b.bufs[i][:min(int(m.n), datagramSz)]
-	size := len(rest)
+	rest := min(int(m.n), datagramSz)
+	size := rest
 	if int(m.hdr.Controllen) >= syscall.CmsgLen(4) && c.hdr.Level == solUDP && c.hdr.Type == udpGRO && c.n > 0 {
 		size = int(c.n)
 	}
-	for len(rest) > size {
-		b.got = append(b.got, part{rest[:size], i})
-		rest = rest[size:]
+	at := headRoom
+	for ; rest > size; at, rest = at+size, rest-size {
+		b.got = append(b.got, part{i, at, size})
 	}
-	b.got = append(b.got, part{rest, i})
+	b.got = append(b.got, part{i, at, rest})
 }
 
-// get returns the i-th packet received and where it came from.
-func (b *batch) get(i int) ([]byte, netip.AddrPort) {
+// get returns the i-th packet received, with so many bytes before it that may be written
+// over, and where it came from.
+func (b *batch) get(i, room int) ([]byte, netip.AddrPort) {
 	p := b.got[i]
+	pkt := b.bufs[p.from][p.at-room : p.at+p.n]
 	if b.v4 {
 		s := (*syscall.RawSockaddrInet4)(unsafe.Pointer(&b.names[p.from]))
-		return p.b, netip.AddrPortFrom(netip.AddrFrom4(s.Addr), networkOrder(s.Port))
+		return pkt, netip.AddrPortFrom(netip.AddrFrom4(s.Addr), networkOrder(s.Port))
 	}
 	s := &b.names[p.from]
-	return p.b, netip.AddrPortFrom(netip.AddrFrom16(s.Addr), networkOrder(s.Port))
+	return pkt, netip.AddrPortFrom(netip.AddrFrom16(s.Addr), networkOrder(s.Port))
 }
 
 func networkOrder(p uint16) uint16 {

@@ -72,8 +72,7 @@ type udp struct {
 
 	in, out *batch
 	joined  joined
-	n       int    // packets received that wait
-	pkt     []byte // headers as they must have been, and the packet
+	n       int // packets received that wait
 	rx, tx  frame.Frame
 }
 
@@ -203,12 +202,16 @@ func (u *udp) deliver(now time.Time, e *Endpoint) {
 	u.n = 0
 }
 
-// packet returns the i-th packet received, with the headers that it must have had, until
-// the next call.
+// packet returns the i-th packet received, with the headers that it must have had. They
+// are written over the end of the one before.
 func (u *udp) packet(i int) []byte {
-	b, from := u.in.get(i)
-	u.pkt = append(header(u.pkt[:0], from, u.local, len(b)), b...)
-	return u.pkt
+	room := 40 + 8
+	if u.local.Addr().Is4() {
+		room = 20 + 8
+	}
+	b, from := u.in.get(i, room)
+	header(b[:0], from, u.local, len(b)-room)
+	return b
 }
 
 // decode decodes a packet, or returns why it is dropped. It sets the identification that

@@ -46,7 +46,7 @@ func newBatch(*net.UDPConn, netip.Addr, bool) (*batch, error) {
 	return nil, errors.ErrUnsupported
 }
 
-func (*batch) recv() (int, error)                         { return 0, errors.ErrUnsupported }
-func (*batch) get(int) (b []byte, from netip.AddrPort)    { return nil, from }
-func (*batch) put(i, skip int, to netip.AddrPort, _ bool) {}
-func (*batch) send() error                                { return errors.ErrUnsupported }
+func (*batch) recv() (int, error)                              { return 0, errors.ErrUnsupported }
+func (*batch) get(i, room int) (b []byte, from netip.AddrPort) { return nil, from }
+func (*batch) put(i, skip int, to netip.AddrPort, _ bool)      {}
+func (*batch) send() error                                     { return errors.ErrUnsupported }
