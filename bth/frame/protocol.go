@@ -17,11 +17,18 @@ const (
 
 // Numbers that have a name below, and are not looked into.
 const (
+	etherTypeTRILL  = 0x22f3
 	etherTypePPPoE  = 0x8864
 	etherTypeMACsec = 0x88e5
+	etherTypePBB    = 0x88e7
+	etherTypeNSH    = 0x894f
 	protocolESP     = 50
+	protocolAH      = 51
+	protocolL2TP    = 115
+	portL2TP        = 1701
 	portGTP         = 2152
 	portESP         = 4500
+	portWireGuard   = 51820
 )
 
 // Protocol names what a frame carries, as far as a Finder could follow it. It is
@@ -45,6 +52,9 @@ var protocolNames = map[Protocol]string{
 	{Kind: EtherType, Number: etherTypePPPoE}:    "PPPoE",
 	{Kind: EtherType, Number: 0x88cc}:            "LLDP",
 	{Kind: EtherType, Number: etherTypeMACsec}:   "MACsec",
+	{Kind: EtherType, Number: etherTypePBB}:      "802.1ah",
+	{Kind: EtherType, Number: etherTypeNSH}:      "NSH",
+	{Kind: EtherType, Number: etherTypeTRILL}:    "TRILL",
 	{Kind: EtherType, Number: 0x88f7}:            "PTP",
 	{Kind: EtherType, Number: 0x8906}:            "FCoE",
 	{Kind: IPProtocol, Number: 1}:                "ICMP",
@@ -59,10 +69,11 @@ var protocolNames = map[Protocol]string{
 	{Kind: IPProtocol, Number: extDestination}:   "IPv6 destination options",
 	{Kind: IPProtocol, Number: protocolGRE}:      "GRE",
 	{Kind: IPProtocol, Number: protocolESP}:      "ESP",
-	{Kind: IPProtocol, Number: 51}:               "AH",
+	{Kind: IPProtocol, Number: protocolAH}:       "AH",
 	{Kind: IPProtocol, Number: 58}:               "ICMPv6",
 	{Kind: IPProtocol, Number: 89}:               "OSPF",
 	{Kind: IPProtocol, Number: 112}:              "VRRP",
+	{Kind: IPProtocol, Number: protocolL2TP}:     "L2TP",
 	{Kind: IPProtocol, Number: protocolMPLS}:     "MPLS in IP",
 	{Kind: IPProtocol, Number: protocolEthernet}: "Ethernet in IP",
 	{Kind: UDPPort, Number: Port}:                "RoCE v2",
@@ -74,8 +85,10 @@ var protocolNames = map[Protocol]string{
 	{Kind: UDPPort, Number: 53}:                  "DNS",
 	{Kind: UDPPort, Number: 443}:                 "QUIC",
 	{Kind: UDPPort, Number: 500}:                 "IKE",
+	{Kind: UDPPort, Number: portL2TP}:            "L2TP",
 	{Kind: UDPPort, Number: portGTP}:             "GTP-U",
 	{Kind: UDPPort, Number: portESP}:             "ESP",
+	{Kind: UDPPort, Number: portWireGuard}:       "WireGuard",
 	{Kind: GREType, Number: greTypeERSPAN}:       "ERSPAN",
 	{Kind: GREType, Number: greTypeERSPAN3}:      "ERSPAN III",
 	{Kind: GREType, Number: greTypeMirror}:       "NVIDIA mirror",
@@ -136,17 +149,17 @@ func (p Protocol) MayHide() bool {
 	switch p.Kind {
 	case EtherType:
 		switch p.Number {
-		case etherTypeMPLS, etherTypeMPLSUp, etherTypePPPoE, etherTypeMACsec:
+		case etherTypeMPLS, etherTypeMPLSUp, etherTypePPPoE, etherTypeMACsec, etherTypePBB, etherTypeNSH, etherTypeTRILL:
 			return true
 		}
 	case IPProtocol, IPFragment:
 		switch p.Number {
-		case protocolIPv4, protocolIPv6, protocolGRE, protocolESP, protocolMPLS, protocolEthernet, extRouting:
+		case protocolIPv4, protocolIPv6, protocolGRE, protocolESP, protocolAH, protocolL2TP, protocolMPLS, protocolEthernet, extRouting:
 			return true
 		}
 	case UDPPort:
 		switch p.Number {
-		case portVXLAN, portVXLANLinux, portVXLANGPE, portGeneve, portMPLS, portGTP, portESP:
+		case portVXLAN, portVXLANLinux, portVXLANGPE, portGeneve, portMPLS, portL2TP, portGTP, portESP, portWireGuard:
 			return true
 		}
 	case GREType:

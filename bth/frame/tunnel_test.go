@@ -334,6 +334,17 @@ func TestTunnelsRefused(t *testing.T) {
 		require.Equal(t, want, p.String())
 		require.Equal(t, name == "three-tags", frame.Finder{}.IsRoCE(p))
 	}
+	// Encryption and the tunnels that no Finder looks into may hide RoCE packets.
+	for p, want := range map[frame.Protocol]string{
+		{Kind: frame.EtherType, Number: 0x22f3}: "Ethertype 0x22f3 (TRILL)", {Kind: frame.EtherType, Number: 0x88e5}: "Ethertype 0x88e5 (MACsec)",
+		{Kind: frame.EtherType, Number: 0x88e7}: "Ethertype 0x88e7 (802.1ah)", {Kind: frame.EtherType, Number: 0x894f}: "Ethertype 0x894f (NSH)",
+		{Kind: frame.IPProtocol, Number: 51}: "IP protocol 51 (AH)", {Kind: frame.IPProtocol, Number: 115}: "IP protocol 115 (L2TP)",
+		{Kind: frame.UDPPort, Number: 1701}: "UDP 1701 (L2TP)", {Kind: frame.UDPPort, Number: 51820}: "UDP 51820 (WireGuard)",
+	} {
+		require.Equal(t, want, p.String())
+		require.True(t, p.MayHide(), want)
+	}
+	require.False(t, frame.Protocol{Kind: frame.EtherType, Number: 0x0806}.MayHide())
 	require.Equal(t, "link type 147", frame.Finder{}.Protocol(147, byName["vxlan"], 99).String())
 	require.True(t, frame.Finder{}.IsRoCE(frame.Finder{}.Protocol(frame.Ethernet, append(make([]byte, 12), 0x89, 0x15), 14)))
 }

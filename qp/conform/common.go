@@ -7,6 +7,9 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 )
 
+// multicastQP is the destination QP of multicast datagrams.
+const multicastQP = 0xffffff
+
 // common judges what concerns every packet. It returns false when a receiver
 // drops the packet, so that it counts as not sent.
 func (w *Watcher) common(s *stream) bool {
@@ -27,8 +30,8 @@ func (w *Watcher) common(s *stream) bool {
 	case p.DestQP == 0:
 		w.report(s, DestQPZero, 0, 0, 0)
 		ok = false
-	case p.DestQP == 1 && p.Opcode.Service() != bth.UD:
-		w.report(s, DestQPManagement, 0, uint64(p.Opcode), 0)
+	case (p.DestQP == 1 || p.DestQP == multicastQP) && p.Opcode.Service() != bth.UD:
+		w.report(s, DestQPManagement, uint64(p.DestQP), uint64(p.Opcode), 0)
 		ok = false
 	}
 	if !w.partition(s) {
@@ -177,13 +180,11 @@ func (w *Watcher) datagram(s *stream, payload int) {
 	if limit := 4096; payload > limit {
 		w.report(s, DatagramSize, uint64(limit), uint64(payload), 0)
 	}
-	if w.f.Net != frame.GRH {
-		switch group := w.f.Dst.Unmap().IsMulticast(); {
-		case p.DestQP == 0xffffff && !group:
-			w.report(s, MulticastAddress, 0, 0, 0)
-		case p.DestQP != 0xffffff && group:
-			w.report(s, MulticastQP, 0, uint64(p.DestQP), 0)
-		}
+	switch group := w.f.Dst.Unmap().IsMulticast(); {
+	case p.DestQP == multicastQP && !group:
+		w.report(s, MulticastAddress, 0, 0, 0)
+	case p.DestQP != multicastQP && group:
+		w.report(s, MulticastQP, 0, uint64(p.DestQP), 0)
 	}
 	if p.DestQP != 1 {
 		if s.qkeyKnown && w.full && p.DETH.QKey != s.qkey {

@@ -136,6 +136,32 @@ func TestFieldAckNeverSent(t *testing.T) {
 	k = newTalk().req(bth.RCSendOnly, 1003, 0).ack(1002, 1).ack(1003, 2)
 	_, all = watch(t, conform.Config{}, k.recs)
 	require.Empty(t, breaches(all))
+	// It did not, where it is complete: nothing was sent before the first packet.
+	k = newTalk().req(bth.RCSendOnly, 0, 0).ack(0xffffff, 0).ack(0, 1)
+	_, all = watch(t, conform.Config{}, k.recs)
+	require.Empty(t, breaches(all))
+	_, all = watch(t, conform.Config{Complete: true}, k.recs)
+	require.Equal(t, map[conform.Check]int{conform.AckNeverSent: 1}, breaches(all))
+
+	// However far away that PSN is, and however little was acknowledged before.
+	for n := uint32(1); n < 6; n++ {
+		for _, to := range []uint32{0xffffff, 0x123456 + 1<<22, 0x123456 + 3<<22, 0x123456 + 1<<23} {
+			k = newTalk()
+			for i := range n {
+				k.req(bth.RCSendOnly, 0x123456+i, 0).ack(0x123456+i, i+1)
+			}
+			k.req(bth.RCSendOnly, 0x123456+n, 0).ack(to&psn.Mask, n)
+			_, all = watch(t, conform.Config{}, k.recs)
+			require.Equal(t, map[conform.Check]int{conform.AckNeverSent: 1}, breaches(all), "%d, %#x", n, to)
+			require.Equal(t, "192.0.2.2", all[0].Src.String())
+		}
+	}
+	// Where there is another flow, it may be that one which is acknowledged.
+	k = newTalk().req(bth.RCSendOnly, 1002, 0).ack(1002, 1).req(bth.RCSendOnly, 1003, 0)
+	other := k.frame(1, bth.RCSendOnly, 5_000_000)
+	other.Packet.DestQP, other.Packet.AckReq = 0x29, true
+	_, all = watch(t, conform.Config{}, k.put(other).ack(5_000_000, 1).recs)
+	require.Empty(t, breaches(all))
 }
 
 // A switch has cut the frame, and the capture knows nothing of it.
@@ -172,6 +198,27 @@ func TestFieldMulticast(t *testing.T) {
 	k := newTalk().raw(t, "01005e01010102000000000108004502004400004000401188a3c0000201ef010101c00112b7003000006400ffff00000011000000050000123400000022000000000000000000000000000000008bcb81b9")
 	_, all := watch(t, conform.Config{}, k.recs)
 	require.Equal(t, map[conform.Check]int{conform.MulticastQP: 1}, breaches(all))
+
+	// RoCE v1, and the services that have no multicast.
+	for _, c := range []struct {
+		op   bth.Opcode
+		dst  string
+		qp   uint32
+		want map[conform.Check]int
+	}{
+		{bth.UDSendOnly, "ff0e::1", 0x11, map[conform.Check]int{conform.MulticastQP: 1}},
+		{bth.UDSendOnly, "ff0e::1", 0xffffff, map[conform.Check]int{}},
+		{bth.UDSendOnly, "fe80::1", 0xffffff, map[conform.Check]int{conform.MulticastAddress: 1}},
+		{bth.RCSendOnly, "fe80::1", 0xffffff, map[conform.Check]int{conform.DestQPManagement: 1}},
+		{bth.UCSendOnly, "fe80::1", 0xffffff, map[conform.Check]int{conform.DestQPManagement: 1}},
+	} {
+		k := newTalk()
+		f := k.frame(1, c.op, 5)
+		f.Net, f.Src, f.Dst, f.Packet.DestQP = frame.GRH, netip.MustParseAddr("fe80::2"), netip.MustParseAddr(c.dst), c.qp
+		f.Packet.DETH.QKey = 0x1234
+		_, all := watch(t, conform.Config{}, k.put(f).recs)
+		require.Equal(t, c.want, breaches(all), "%v to %s", c.op, c.dst)
+	}
 }
 
 // Pause frames, by their sender.
@@ -244,6 +291,9 @@ func TestFieldMarks(t *testing.T) {
 	}
 	_, all := watch(t, conform.Config{}, k.recs)
 	require.Equal(t, []string{"note ecn-unanswered 0"}, table(all))
+	_, all = watch(t, conform.Config{Complete: true}, k.recs)
+	require.Equal(t, []string{"breach ecn-unanswered 0"}, table(all))
+	require.Equal(t, "192.0.2.2", all[0].Src.String(), "who received the marks")
 }
 
 // A sender whose kernel cuts datagrams into packets (UDP_SEGMENT, as Linux 6 does it)

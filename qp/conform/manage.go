@@ -128,7 +128,7 @@ func (w *Watcher) finish(s *stream) {
 		p = w.streams[s.peer]
 	}
 	if p != nil && s.marks >= 3 && p.CNPs == 0 && p.Last > s.firstCE && p.Frames > 0 {
-		w.reportAt(s, ECNUnanswered, 0, s.marks, s.firstCEFrame, 0, w.now, 0)
+		w.reportAt(p, ECNUnanswered, 0, s.marks, s.firstCEFrame, 0, w.now, 0)
 	}
 	x := s.req
 	if x == nil || !x.started {

@@ -42,7 +42,7 @@ func (w *Watcher) pair(s *stream) *stream {
 			s.hits++
 			return p
 		}
-		if s.hits > 2 {
+		if s.hits > 2 || s.firm && w.only(s) {
 			return p
 		}
 		x.unlearn()
@@ -173,7 +173,8 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		x := t.req
 		u := psn.Unwrap(x.next, w.f.Packet.PSN)
 		ahead := u >= x.next && !(x.spanOpen && u < x.newest().most())
-		if u < x.acked || ahead && (!w.cfg.Complete || u >= x.next+64) {
+		before := u < x.acked && !(w.cfg.Complete && x.acked == x.first && u+64 >= x.first)
+		if before || ahead && (!w.cfg.Complete || u >= x.next+64) {
 			continue
 		}
 		n := 1 + 8*int(w.fits(x, u))
@@ -235,6 +236,18 @@ func (w *Watcher) join(s, t *stream, by pairing) {
 	case t.mtuFirm && !s.mtuFirm:
 		w.learnMTU(t, t.mtu, true)
 	}
+}
+
+// only reports whether s and its peer are the only flows of their service between
+// two addresses, so that whatever s acknowledges is the peer's, or was never sent.
+func (w *Watcher) only(s *stream) bool {
+	for t := range w.lively {
+		ends := t.src == s.src && t.dst == s.dst || t.src == s.dst && t.dst == s.src
+		if ends && t.id != s.id && t.id != s.peer && t.service.Service() == s.service.Service() {
+			return false
+		}
+	}
+	return true
 }
 
 // rivals reports whether the current packet of s might be a response to another flow: one

@@ -235,6 +235,10 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 		}
 		return
 	}
+	if u < x.first && (x.certain || x.first-u >= farAhead) { // whatever the capture lost
+		w.report(s, AckNeverSent, uint64(psn.Wrap(x.next)), 0, 0)
+		return
+	}
 	fresh := x.answered == 0 && u >= x.first || u > x.answered
 	if !fresh && (u < x.first || u < x.answered) {
 		w.behind(s, x, u)
