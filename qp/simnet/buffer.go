@@ -16,43 +16,43 @@ const (
 	Drop                  // there is no room
 )
 
-// PortInfo is what a buffer policy learns of a port.
+// PortInfo describes a port to a buffer policy.
 type PortInfo struct {
-	Rate   uint64        // of its link, bits per second, 0 without limit
+	Rate   uint64        // of its link, bits per second, 0: no limit
 	Delay  time.Duration // one way
-	Jitter time.Duration // the most that packets towards the port are delayed besides
+	Jitter time.Duration // the largest additional delay of packets towards the port
 }
 
-// BufferPolicy shares a switch's buffer out. Ports are numbered in the order of the
-// switch's links; in is the port that a packet came by, out the one that it leaves by.
-// Lengths are in bytes. The switch tells of each packet that waits and of each that
-// leaves, so that the policy can count.
+// BufferPolicy divides a switch's buffer. Ports are numbered in the order of the switch's
+// links; in is the port at which a packet was received, out the one on which it is sent.
+// Lengths are in bytes. The switch calls Enqueue and Dequeue for each packet, so that the
+// policy can count.
 type BufferPolicy interface {
-	// Resize is called before the network runs and whenever a port was added or
-	// changed. What waits stays. The error stops the run.
+	// Resize is called before the network runs and whenever a port was added or changed.
+	// Packets that wait are kept. An error stops the run.
 	Resize(ports []PortInfo) error
 	// Enqueue decides about a packet, and counts it where it accepts it.
 	Enqueue(in, out, prio, size int) Verdict
-	// Dequeue counts a packet that leaves.
+	// Dequeue counts a packet that leaves the buffer.
 	Dequeue(in, out, prio, size int)
-	// Pause reports whether the peer of port in should stand still, given whether
-	// it was asked to. It is called after each packet that came or left by in.
+	// Pause reports whether the peer of port in should be paused; asked says whether it is.
+	// It is called after each Enqueue and Dequeue of in.
 	Pause(in, prio int, asked bool) bool
-	// Lifts reports whether a pause would end if of what came by port in nothing but
-	// held bytes waited, and in the whole switch nothing but rest. It is what tells a
-	// deadlock from a traffic jam.
+	// Lifts reports whether a pause would end if only held bytes that were received at port
+	// in waited, and in the whole switch only rest bytes. It distinguishes a deadlock from
+	// congestion.
 	Lifts(in, prio, held, rest int) bool
 }
 
-// headroom returns what a port needs for what still arrives after it asked for a
-// pause: a round trip of its link, its jitter both ways, and the packets that are
-// being sent at both ends.
+// headroom returns the bytes that a port needs for packets that arrive after it has
+// requested a pause: a round trip of its link, its jitter both ways, and the packets that
+// are being sent at both ends.
 func headroom(p PortInfo) int {
 	return int(2*float64(p.Delay+p.Jitter)*float64(p.Rate)/8e9) + 3*maxWire + 2*(minFrame+fcsSize+preambleSize+gapSize)
 }
 
-// headrooms returns the headroom of each port for each of so many lossless priorities,
-// and the sum of it all.
+// headrooms returns the headroom of each port for one lossless priority, and the sum over
+// all ports and lossless priorities.
 func (c *SwitchConfig) headrooms(ports []PortInfo) (each []int, sum int, err error) {
 	queues := bits.OnesCount8(c.Lossless)
 	if queues == 0 {
@@ -81,7 +81,7 @@ type staticBuffer struct {
 	lossyUsed int
 }
 
-// staticPort is what waits that came by a port.
+// staticPort counts the waiting bytes that were received at a port.
 type staticPort struct {
 	bytes [8]int32 // by priority
 	room  int      // XOFF and headroom
@@ -147,20 +147,20 @@ func (b *staticBuffer) Pause(in, prio int, asked bool) bool {
 
 func (b *staticBuffer) Lifts(_, _, held, _ int) bool { return held <= b.xon }
 
-// Dynamic has the ports share a buffer: each port and priority may take alpha times
-// what is free of it, so that one that is alone gets much, and many get little each.
+// Dynamic lets the ports share a buffer: each port and priority may use alpha times its
+// free part, so that a single one gets much, and many get little each.
 type Dynamic struct {
-	// Alpha is for what came by a port and lossless priority, 1/64 to 64: beyond
-	// alpha times the free shared buffer the port's peer is paused. 0 means 1. With
-	// the paper's (Zhu et al. 2015) beta and 8 priorities alpha is beta/8.
+	// Alpha is for the bytes received at a port in a lossless priority, 1/64 to 64: beyond
+	// alpha times the free shared buffer the port's peer is paused. 0 means 1. With the
+	// paper's (Zhu et al. 2015) beta and 8 priorities alpha is beta/8.
 	Alpha float64
-	// LossyAlpha is for the queue of an output and a priority that is not lossless:
-	// a packet that finds more waiting is dropped. 0 means 1.
+	// LossyAlpha is for the queue of an output and a priority that is not lossless: beyond
+	// alpha times the free shared buffer packets are dropped. 0 means 1.
 	LossyAlpha float64
-	// Reserved is what each port and priority has to itself as an input, beside the
+	// Reserved is how many bytes each input port and priority has of its own, beside the
 	// shared buffer.
 	Reserved int
-	// Resume is how far below the threshold a pause ends; 0 means two frames.
+	// Resume is how many bytes below the threshold a pause ends; 0 means two frames.
 	Resume int
 }
 
@@ -176,14 +176,14 @@ func (d *Dynamic) validate() error {
 	return nil
 }
 
-// usage is what a port and priority has of each pool.
+// usage is how many bytes a port and priority uses of each pool.
 type usage struct {
 	reserved, shared, head int
 }
 
-// dynamicBuffer is the policy of Dynamic. A packet takes what is left of its port's
-// reserve, then of the shared buffer up to the threshold, then of the headroom; what
-// leaves gives back in the opposite order.
+// dynamicBuffer is the policy of Dynamic. A packet uses the rest of its port's reserve,
+// then the shared buffer up to the threshold, then the headroom; when it leaves, they are
+// freed in the opposite order.
 type dynamicBuffer struct {
 	cfg         *SwitchConfig
 	alpha       int // in 1/1024

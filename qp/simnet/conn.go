@@ -8,13 +8,13 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// ConnConfig says what ConnectQPs makes. Zero values take what is in brackets.
+// ConnConfig holds the parameters of ConnectQPs. Zero values mean what is in brackets.
 type ConnConfig struct {
 	Type      qp.Type // RC, or UC
 	MTU       int     // [4096]
 	SendDepth int     // [64] work requests
 	RecvDepth int     // [64]
-	RdAtomic  int     // [16] READs and ATOMICs at once, each way; negative for none
+	RdAtomic  int     // [16] READs and ATOMICs outstanding, each way; negative: none
 	Access    qp.Access
 	// [RemoteWrite, RemoteRead, RemoteAtomic] what the peers may do.
 
@@ -27,20 +27,20 @@ type ConnConfig struct {
 	// Selective is selective repeat in place of go-back-N, at both ends.
 	Selective qp.Selective
 
-	// NoNeighbors leaves the hosts to find each other's hardware addresses by ARP
-	// or neighbour discovery, where Attr also clears them. It takes bytes.
+	// NoNeighbors lets the hosts find each other's hardware addresses by ARP or neighbour
+	// discovery, where Attr also clears them. The network must carry bytes.
 	NoNeighbors bool
 
-	// QP and Attr, where not nil, change what was made of the above, for queue
-	// pair 0 on the first host or 1 on the second.
+	// QP and Attr, where not nil, change the configuration and the attributes that follow
+	// from the fields above, for queue pair 0 on the first host or 1 on the second.
 	QP   func(i int, c *softnic.QPConfig)
 	Attr func(i int, a *qp.Attr)
 }
 
-// ConnectQPs makes a queue pair on each of two hosts, connects them to each other
-// and brings them to RTS. Their completions go to the hosts' CQs, and the hosts
-// know each other's hardware addresses from then on. Congestion control that goes by
-// the number of switches between the hosts is told how many there are now.
+// ConnectQPs creates a queue pair on each of two hosts, and connects them to each other:
+// they are in RTS. Their completions go to the hosts' CQs, and the hosts know each other's
+// hardware addresses from then on. Congestion control that uses the number of switches
+// between the hosts gets their present number.
 func (n *Network) ConnectQPs(a, b *Host, cfg ConnConfig) (qa, qb *softnic.QP, err error) {
 	or := func(v *int, d int) {
 		if *v == 0 {
@@ -122,7 +122,7 @@ func (n *Network) ConnectQPs(a, b *Host, cfg ConnConfig) (qa, qb *softnic.QP, er
 	return q[0], q[1], nil
 }
 
-// firstPSN makes PSNs easy to tell apart in a trace.
+// firstPSN returns starting PSNs that are easy to distinguish in a trace.
 func firstPSN(q *softnic.QP, i int) psn.PSN {
 	return psn.PSN((q.Num()*0x1000 + uint32(i)*0x800000) & psn.Mask)
 }
@@ -138,8 +138,8 @@ func (h *Host) meet(o *Host) {
 	}
 }
 
-// Register makes b reachable for peers, and returns its address and key. The
-// protection domain is 0, as that of the queue pairs of ConnectQPs.
+// Register registers b as memory that peers may access, and returns its virtual address and
+// key. The protection domain is 0, as that of the queue pairs of ConnectQPs.
 func (h *Host) Register(b []byte, access qp.Access) (addr uint64, rkey uint32, err error) {
 	addr = h.nextAddr
 	if rkey, err = h.Regions.Register(qp.Region{Data: b, Addr: addr, Access: access}); err != nil {

@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// Deadlock is a circle of switch outputs of one priority, each paused by the next
-// switch, whose buffer is full of what waits for the next output of the circle. It
-// never ends by itself.
+// Deadlock is a cycle of switch outputs of one priority, each paused by the next switch,
+// whose buffer is full of packets for the next output of the cycle. It never ends by
+// itself.
 type Deadlock struct {
 	At       time.Duration // when it was found
 	Priority int
 	Cycle    []*Direction
 }
 
-// String names the switches of the circle.
+// String names the switches of the cycle.
 func (d *Deadlock) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "pause deadlock of priority %d at %v: ", d.Priority, d.At)
@@ -31,12 +31,11 @@ func (d *Deadlock) String() string {
 	return b.String()
 }
 
-// heldBy returns how many bytes that came by an input wait for an output, of one
-// priority. The counts change as packets come and go, so that the search for
-// deadlocks looks at no packet.
+// heldBy returns how many bytes of one priority, received at an input, wait for an output.
+// The counts are kept up to date, so that the search for deadlocks need not visit packets.
 func (s *Switch) heldBy(prio int, in, out int) int { return int(s.held[prio][out*len(s.ports)+in]) }
 
-// count makes room for the counts of heldBy, and counts what waits already.
+// count allocates the counts of heldBy, and counts the packets that wait already.
 func (s *Switch) count() {
 	ports := len(s.ports)
 	for prio := range s.held {
@@ -53,11 +52,11 @@ func (s *Switch) count() {
 	}
 }
 
-// searchEvery is the grid of times, in nanoseconds, at which deadlocks are searched for
-// where a pause has lasted: a time that does not depend on the order of events.
+// searchEvery is the interval in nanoseconds of the times at which deadlocks are searched
+// for after a long pause: times that do not depend on the order of events.
 const searchEvery = 100_000
 
-// suspect is a direction whose pause has lasted.
+// suspect is a direction with a long pause.
 type suspect struct {
 	d    *Direction
 	prio uint8
@@ -71,7 +70,7 @@ type deadlocks struct {
 	waits    []*Direction
 }
 
-// suspect has a search begin with d.
+// suspect plans a search that begins with d.
 func (e *engine) suspect(d *Direction, prio uint8) {
 	e.suspects = append(e.suspects, suspect{d, prio})
 	if !e.n.parallel {
@@ -79,7 +78,7 @@ func (e *engine) suspect(d *Direction, prio uint8) {
 	}
 }
 
-// planSearch has the next search done, if there is a reason.
+// planSearch plans the next search, if there is a suspect.
 func (n *Network) planSearch() {
 	if n.planned || n.deadlock != nil {
 		return
@@ -119,11 +118,11 @@ func (d *Direction) blocked(prio int) bool {
 	return d.q != nil && t != nil && d.q.paused>>prio&1 != 0 && d.q.q[prio].bytes != 0 && t.xoff[d.to.port]>>prio&1 != 0
 }
 
-// findDeadlock looks whether d, whose pause has lasted, can never send again. Of all
-// that it waits for, directly or not, it begins with those that are blocked, and takes
-// away those whose pause will end: because what holds it up, the bytes that came by
-// that link, can leave by outputs that are not among them. What remains waits for
-// itself. Each member of a deadlock has its pause repeated, so none is missed.
+// findDeadlock checks whether d, which has a long pause, can never send again. From the
+// blocked outputs that d waits for, directly or not, it removes those whose pause will end,
+// because enough of the bytes that were received on that link can be sent on outputs that
+// are not in the set. The rest wait for each other. Pauses in a deadlock are repeated, so
+// that none is missed.
 func (n *Network) findDeadlock(d *Direction, prio int) {
 	if !d.blocked(prio) {
 		return
@@ -167,7 +166,7 @@ func (n *Network) findDeadlock(d *Direction, prio int) {
 	if !d.stuck {
 		return
 	}
-	// Each of them waits for another of them; walk until one comes again.
+	// Each of them waits for another of them; walk until one is visited again.
 	var walk []*Direction
 	at := make(map[*Direction]int)
 	for {
@@ -188,9 +187,9 @@ func (n *Network) findDeadlock(d *Direction, prio int) {
 	}
 }
 
-// DependencyCycle returns links between switches, each of which may have to wait
-// for the next one and the last for the first, by the routes as they are, or nil.
-// With PFC such a network can deadlock; without a circle it cannot.
+// DependencyCycle returns links between switches, each of which may have to wait for the
+// next one and the last for the first, by the present routes, or nil. With PFC such a
+// network can deadlock; without a cycle it cannot.
 func (n *Network) DependencyCycle() ([]*Direction, error) {
 	if err := n.route(); err != nil {
 		return nil, err

@@ -10,7 +10,7 @@ import (
 // free reports whether the direction may begin to send a packet.
 func (d *Direction) free() bool { return !d.e.now.before(d.busyUntil) }
 
-// rearm has done called when the direction is free.
+// rearm schedules done for when the direction is free.
 func (d *Direction) rearm() {
 	if !d.armed && !d.free() {
 		d.armed = true
@@ -28,7 +28,7 @@ func (d *Direction) done() {
 	d.serve()
 }
 
-// duration returns how long so many bytes take, to 2^-32 ns.
+// duration returns the time to send bytes bytes, in units of 2^-32 ns.
 func (d *Direction) duration(bytes int32) stamp {
 	x := uint64(bytes) * 8e9
 	hi, lo := bits.Mul64(x%d.rate, 1<<32)
@@ -36,7 +36,7 @@ func (d *Direction) duration(bytes int32) stamp {
 	return stamp{int64(x / d.rate), uint32(frac)}
 }
 
-// measure brings onWire and spacing up to date.
+// measure updates onWire and spacing.
 func (d *Direction) measure(size int32) {
 	d.size = size
 	if d.rate == 0 {
@@ -46,7 +46,7 @@ func (d *Direction) measure(size int32) {
 	d.onWire, d.spacing = d.duration(b), d.duration(b+gapSize)
 }
 
-// send begins to send p, which belongs to the direction from now on.
+// send starts to send p, which belongs to the direction from now on.
 func (d *Direction) send(p *packet) {
 	e := d.e
 	if p.collect && d.q != nil {
@@ -118,8 +118,8 @@ func (d *Direction) send(p *packet) {
 	}
 }
 
-// pass has p under way, at once or, where the other end runs by itself, when both
-// next meet.
+// pass puts p in flight, at once or, where the other end belongs to another engine, at the
+// next exchange.
 func (d *Direction) pass(p *packet, late bool) {
 	if d.crossing && d.e.n.parallel {
 		if d.sent.head == nil {
@@ -136,7 +136,7 @@ func (d *Direction) pass(p *packet, late bool) {
 	}
 }
 
-// fly has p arrive when its time has come, after all that is under way.
+// fly schedules the arrival of p, after all packets in flight.
 func (d *Direction) fly(p *packet) {
 	if d.flight.head == nil {
 		d.toE.queue.push(newEvent(p.at, evArrive, d.id))
@@ -144,10 +144,10 @@ func (d *Direction) fly(p *packet) {
 	d.flight.push(p)
 }
 
-// flyLate has p arrive when its time has come.
+// flyLate schedules the arrival of p, which others may overtake.
 func (d *Direction) flyLate(p *packet) {
 	d.toE.schedule(p.at, evLate, d.id)
-	// Few are late at a time.
+	// There are few at a time.
 	at := &d.lates.head
 	for *at != nil && !p.at.before((*at).at) {
 		at = &(*at).next
@@ -211,7 +211,7 @@ func (d *Direction) damage(p *packet) {
 	d.n.read(p)
 }
 
-// arrive takes the first packet out of flight.
+// arrive delivers the first packet in flight.
 func (d *Direction) arrive() {
 	p := d.flight.pop()
 	if q := d.flight.head; q != nil {
@@ -220,7 +220,7 @@ func (d *Direction) arrive() {
 	d.deliver(p)
 }
 
-// arriveLate takes the first packet of those that were held back.
+// arriveLate delivers the first of the packets that were held back.
 func (d *Direction) arriveLate() {
 	p := d.lates.head
 	d.lates.head, p.next = p.next, nil

@@ -7,9 +7,8 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 )
 
-// engine is the part of a network that runs by itself: some switches and hosts, with
-// the events and timers of theirs and the packets that they have. A network has one,
-// or one for each thread.
+// engine is a part of a network that runs by itself: switches and hosts, with their events,
+// timers and packets. A network has one, or one for each thread.
 type engine struct {
 	n       *Network
 	id      int
@@ -19,19 +18,19 @@ type engine struct {
 
 	queue  eventQueue
 	timers timerQueue
-	soon   int64     // when the first of timers and calls is
+	soon   int64     // time of the first of timers and calls
 	calls  callQueue // of hosts
-	cur    event     // under way
+	cur    event     // the current one
 
 	free    *packet
-	dirty   []*Host // ports that were called
+	dirty   []*Host // hosts whose ports were called
 	settled []*Host // the list before
 
 	events uint64
 	hops   uint64
 
-	large  bool   // warm is worth its while
-	warmed uint64 // nothing, but that the compiler must not leave out
+	large  bool   // warm makes it faster
+	warmed uint64 // keeps the compiler from removing the loads of warm
 
 	crossing  []*Direction // with packets for another engine
 	suspects  []suspect    // pauses that have lasted
@@ -47,7 +46,7 @@ func newEngine(n *Network, id int, now stamp, clock time.Time) *engine {
 
 func (e *engine) setNow(at stamp) { e.now = e.now.max(at) }
 
-// time returns now as the hosts' ports want it.
+// time returns now as a time.Time, for the hosts' ports.
 func (e *engine) time() time.Time {
 	if e.clockAt != e.now.ns {
 		e.clockAt, e.clock = e.now.ns, e.n.timeAt(e.now.ns)
@@ -57,7 +56,7 @@ func (e *engine) time() time.Time {
 
 func (e *engine) schedule(at stamp, c class, arg int32) { e.queue.push(newEvent(at, c, arg)) }
 
-// next returns when the engine's next event is, noTime for never.
+// next returns the time of the engine's next event, noTime for none.
 func (e *engine) next() int64 {
 	at := e.soon
 	if ev := e.queue.first(); ev != nil {
@@ -66,8 +65,8 @@ func (e *engine) next() int64 {
 	return at
 }
 
-// run does all events up to limit, and returns before that where something set
-// Network.check, which it looks at unless several threads run.
+// run handles all events up to limit. It returns early where Network.check is set, which it
+// tests unless several threads run.
 func (e *engine) run(limit int64) {
 	n, q := e.n, &e.queue
 	for {
@@ -99,10 +98,10 @@ func (e *engine) run(limit int64) {
 	}
 }
 
-// resoon notes when the first timer or call is.
+// resoon updates soon, the time of the first timer or call.
 func (e *engine) resoon() { e.soon = min(e.timers.Due(noTime), e.calls.Due(noTime)) }
 
-// stepOther does the next event, of any kind, if there is one no later than end.
+// stepOther handles the next event, of any kind, if there is one no later than end.
 func (e *engine) stepOther(end int64) bool {
 	first, timer := event{noTime, 1<<64 - 1}, false
 	if ev := e.queue.first(); ev != nil {
@@ -134,7 +133,7 @@ func (e *engine) stepOther(end int64) bool {
 	return true
 }
 
-// handle does an event.
+// handle handles an event.
 func (e *engine) handle(ev event) {
 	e.cur = ev
 	if at := ev.stamp(); e.now.before(at) {
@@ -161,7 +160,7 @@ func (e *engine) handle(ev event) {
 	}
 }
 
-// settleDirty lets the hosts whose ports have been called look for work.
+// settleDirty calls settle of the hosts whose ports have been called.
 func (e *engine) settleDirty() {
 	for len(e.dirty) != 0 {
 		list := e.dirty
@@ -180,8 +179,8 @@ func (e *engine) idle() bool {
 	return e.queue.len() == 0 && e.calls.Len() == 0 && e.timersIdle()
 }
 
-// rng is splitmix64. Each direction and each switch has its own, so that a link
-// more or less changes nobody else's luck.
+// rng is splitmix64. Each direction and each switch has its own, so that an additional link
+// does not change the random numbers of others.
 type rng uint64
 
 func newRNG(seed uint64, stream uint64) rng {
@@ -198,7 +197,7 @@ func (r *rng) next() uint64 {
 // below returns a number of 0 .. n-1; n must not be 0. Its bias is below n/2^64.
 func (r *rng) below(n uint64) uint64 { return r.next() % n }
 
-// chance is a probability as the first numbers of all 2^64.
+// chance is a probability times 2^64.
 type chance uint64
 
 func newChance(p float64) chance {

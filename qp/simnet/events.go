@@ -8,24 +8,24 @@ import (
 	"github.com/roce-go/roce/qp/clock"
 )
 
-// class says what is to be done when an event's time comes. Of one instant, events
-// happen in this order, and within a class by the number of the direction, host or
-// port that they are of: an order that does not depend on who caused what first.
+// class is the kind of an event. Events at the same time happen in this order, and within a
+// class by the number of the direction, host or port that they belong to: an order that
+// does not depend on the order in which they were caused.
 type class uint8
 
 const (
 	evCall   class = iota // a function of the caller
 	evArrive              // the packet at the head of a direction's flight arrives
 	evLate                // a packet that was held back arrives
-	evHost                // a pause that a host obeys may be over, or a packet is read
-	evOpen                // a pause that a switch obeys may be over, or has lasted too long
-	evPause               // a pause that a switch asked for is to be repeated
+	evHost                // a pause of a host may be over, or a packet is read
+	evOpen                // a pause of a switch's output may be over, or has lasted too long
+	evPause               // a pause that a switch requested is to be repeated
 	evFree                // a direction has sent its packet and may send another
 	evTimer               // a host's port has a deadline
 )
 
-// stamp is a time: nanoseconds since the network's start, and 2^-32 ns. It is of whole
-// nanoseconds for all but links, whose packets follow each other in fractions of one.
+// stamp is a time: nanoseconds since the network's start, and 2^-32 ns. Only packets on
+// links need the fraction; all other times are whole nanoseconds.
 type stamp struct {
 	ns   int64
 	frac uint32
@@ -46,7 +46,7 @@ func (a stamp) max(b stamp) stamp {
 	return a
 }
 
-// event has no pointers, so that the collector does not look at the queue.
+// event has no pointers, so that the garbage collector does not scan the queue.
 type event struct {
 	at  int64  // nanoseconds of virtual time
 	ord uint64 // frac in the upper half, then class, then the number that arg is
@@ -67,19 +67,19 @@ func (e *event) before(f *event) bool {
 	return e.at < f.at || e.at == f.at && e.ord < f.ord
 }
 
-// eventQueue is a wheel of slots of time, and a heap of what is later than the wheel. A
-// direction has one event for all packets in flight and a host one for all timers, so
-// that the queue's length follows the number of links that are busy.
+// eventQueue is a wheel of time slots, and a heap of later events. A direction has one
+// event for all packets in flight and a host one for all timers, so that the queue's length
+// is about the number of busy links.
 //
-// A slot is a list without an order until its turn comes; then its events are sorted,
-// in an array. How long a slot is follows how many events there are, so that each has
-// a handful of them and an event costs the same however many there are.
+// A slot is an unordered list until it becomes the current one; then its events are sorted,
+// in an array. The length of a slot is adapted to the number of events, so that a slot has
+// a few of them and the cost of an event does not depend on their number.
 type eventQueue struct {
 	cur   []event // of the slots up to slot: the first event last
-	slot  int64   // time of the slot under way, in slots
+	slot  int64   // time of the current slot, in slots
 	shift uint    // a slot is 1<<shift nanoseconds
-	many  int     // events in a slot, on average, make it shorter
-	plain bool    // the heap alone: what the wheel is tested against
+	many  int     // a slot with so many events on average is made shorter
+	plain bool    // only the heap: the reference in tests of the wheel
 
 	free  int32
 	near  int                     // events in the wheel
@@ -97,9 +97,9 @@ type eventQueue struct {
 const (
 	wheelSlots = 4096
 	firstShift = 4  // of a new queue
-	mostShift  = 10 // so that no more than a microsecond is sorted at once
+	mostShift  = 10 // so that at most a microsecond is sorted at once
 	manyInSlot = 5
-	manyAhead  = 12 // where what a slot's events look at is read ahead
+	manyAhead  = 12 // from which on warm is called for the events of a slot
 	manyRuns   = 8  // in a full slot: it is sorted otherwise
 	fullSlot   = 64
 )
@@ -139,7 +139,7 @@ func (q *eventQueue) push(e event) {
 	q.near++
 }
 
-// pushAside is push for what is of the slots up to that under way, or beyond the wheel.
+// pushAside is push for events in slots up to the current one, or beyond the wheel.
 func (q *eventQueue) pushAside(e event, now bool) {
 	if now {
 		q.insert(e)
@@ -176,7 +176,7 @@ func (q *eventQueue) insert(e event) {
 	c[i] = e
 }
 
-// first returns the first event, or nil. It is good until the queue changes.
+// first returns the first event, or nil. It is valid until the queue changes.
 func (q *eventQueue) first() *event {
 	if len(q.cur) == 0 && !q.fill() {
 		return nil
@@ -184,11 +184,10 @@ func (q *eventQueue) first() *event {
 	return &q.cur[len(q.cur)-1]
 }
 
-// pop takes off what first returned just now.
+// pop removes the event that first returned.
 func (q *eventQueue) pop() { q.cur = q.cur[:len(q.cur)-1] }
 
-// fill makes the next slot with events the one under way, and reports whether there
-// is one.
+// fill makes the next slot with events the current one, and reports whether there is one.
 func (q *eventQueue) fill() bool {
 	if q.plain {
 		if q.far.Len() == 0 {
@@ -253,8 +252,8 @@ func (q *eventQueue) take(slot uint64) {
 	q.order(cur)
 }
 
-// order sorts the events of a slot, the first last. They come as they were pushed, those
-// pushed last first: mostly a few runs that are in order already, which it merges.
+// order sorts the events of a slot, the first last. They are in the order of push, the last
+// first: mostly a few runs that are in order already, which it merges.
 func (q *eventQueue) order(c []event) {
 	n := inOrder(c)
 	for runs := 1; n < len(c); runs++ {
@@ -307,7 +306,7 @@ func (q *eventQueue) review() {
 	}
 }
 
-// nextSlot returns the first slot after the one under way that has events.
+// nextSlot returns the first slot after the current one that has events.
 func (q *eventQueue) nextSlot() int64 {
 	from := uint64(q.slot+1) % wheelSlots
 	w := from / 64
@@ -315,7 +314,7 @@ func (q *eventQueue) nextSlot() int64 {
 	if m := q.used[w] >> (from % 64); m != 0 {
 		to = from + uint64(bits.TrailingZeros64(m))
 	} else {
-		// The words after w, then round to w again.
+		// The words after w, then those up to w.
 		w = (w + 1 + uint64(bits.TrailingZeros64(bits.RotateLeft64(q.words, -int(w+1))))) % 64
 		to = w*64 + uint64(bits.TrailingZeros64(q.used[w]))
 	}
@@ -333,7 +332,7 @@ func (q *eventQueue) reshape(shift uint) {
 	}
 }
 
-// drain takes off all events and appends them to list, in no order.
+// drain removes all events and appends them to list, in no order.
 func (q *eventQueue) drain(list []event) []event {
 	list = append(list, q.cur...)
 	q.cur = q.cur[:0]
@@ -376,8 +375,8 @@ func (h *Host) setTimer(at int64) {
 	h.e.resoon()
 }
 
-// timersIdle reports whether no port has a deadline. Timers stay until the earliest
-// deadline that there was, which may have gone.
+// timersIdle reports whether no port has a deadline. A timer keeps its earliest deadline,
+// which may be obsolete.
 func (e *engine) timersIdle() bool {
 	for h := range e.timers.Items {
 		if h.Port.Due() != 0 {
@@ -387,8 +386,8 @@ func (e *engine) timersIdle() bool {
 	return true
 }
 
-// callQueue holds functions of the caller, those of the network before those of hosts,
-// and those of each in the order in which it was given them.
+// callQueue holds functions of the caller: of one time, those of the network before those
+// of hosts, and those of each in the order of the calls of At.
 type callQueue = clock.Heap[call]
 
 // call is a function of the caller: of host, or of the network where that is nil.

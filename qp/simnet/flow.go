@@ -10,31 +10,31 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// FlowConfig says what a flow is: messages from one host to another over a queue
+// FlowConfig holds the parameters of a flow: messages from one host to another over a queue
 // pair of its own.
 type FlowConfig struct {
 	Name     string // empty: the names of the hosts
 	From, To *Host
-	// Op is OpSend, OpWrite or OpRead. A READ's data comes from To.
+	// Op is OpSend, OpWrite or OpRead. A READ's data is sent by To.
 	Op   qp.Op
 	Size int // of a message, in bytes
-	// Count is how many messages there are. 0 is without end.
+	// Count is how many messages there are. 0 means no end.
 	Count int
 	// Depth is how many are posted at once; 0 means 2. Each completion posts the
 	// next.
 	Depth int
-	// Interval, where not 0, posts a message each so often instead, as long as
-	// the send queue has room.
+	// Interval, where not 0, is the time between posts instead, as long as the send queue
+	// has room.
 	Interval time.Duration
 	// Start is when it begins, from now.
 	Start time.Duration
-	// Manual leaves it to Post to post messages, of any sizes up to Size. Count,
-	// Depth, Interval and Start are not used.
+	// Manual: messages are posted only by Post, of any sizes up to Size. Count, Depth,
+	// Interval and Start are not used.
 	Manual bool
 	Conn   ConnConfig
 }
 
-// Flow is a sequence of messages under way.
+// Flow is a sequence of messages from one host to another.
 type Flow struct {
 	cfg    FlowConfig
 	n      *Network
@@ -57,8 +57,8 @@ type Flow struct {
 	onReceived func(tag uint32)
 }
 
-// AddFlow makes a queue pair on both hosts and the messages' memory, which flows
-// share: what arrives is not looked at.
+// AddFlow creates a queue pair on both hosts. Flows share the memory of their messages:
+// received data is not checked.
 func (n *Network) AddFlow(cfg FlowConfig) (*Flow, error) {
 	if cfg.Depth == 0 {
 		cfg.Depth = 2
@@ -109,11 +109,10 @@ func (n *Network) AddFlow(cfg FlowConfig) (*Flow, error) {
 	return f, nil
 }
 
-// scratchFor returns memory of size bytes, always the same. It grows by powers of
-// two, so that flows of many sizes do not take many regions. All hosts have the same,
-// but where several threads would write to it. In a shared network what a packet carries
-// is then where it has to be: nothing is copied, and memory that nobody touches takes no
-// room.
+// scratchFor returns memory of size bytes, always the same. It grows by powers of two, so
+// that flows of many sizes do not need many regions. All hosts have the same memory, unless
+// several threads would write to it. In a shared network the payload is then in its place
+// already: nothing is copied, and untouched memory is never paged in.
 func (h *Host) scratchFor(size int) []byte {
 	n := h.n
 	if n.room < size {
@@ -132,8 +131,8 @@ func (h *Host) scratchFor(size int) []byte {
 	return h.scratch[:size]
 }
 
-// constant reports whether b is of the memory of flows, which nobody changes: what is
-// put there was taken from the same place. It need not be copied.
+// constant reports whether b is in the memory of flows, which never changes, because data
+// is written only to where it was read from. It need not be copied.
 func (n *Network) constant(b []byte) bool {
 	at, from := uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(unsafe.Pointer(unsafe.SliceData(n.arena)))
 	return at-from < uintptr(len(n.arena))
@@ -158,7 +157,7 @@ func (f *Flow) start() {
 	}
 }
 
-// tick posts in the open loop.
+// tick posts a message of a flow with Interval.
 func (f *Flow) tick() {
 	if f.status != qp.Success || f.cfg.Count != 0 && f.posted == f.cfg.Count {
 		return
@@ -173,15 +172,15 @@ func (f *Flow) post() {
 	}
 	wr := qp.SendWR{ID: uint64(f.posted), Op: f.cfg.Op, Flags: qp.Signaled, Local: f.local, RemoteAddr: f.va, RKey: f.key}
 	if f.qa.PostSend(f.cfg.From.Now(), &wr) != nil {
-		return // full: in the open loop the network has fallen behind
+		return // full: the network is slower than Interval
 	}
 	f.posts[f.posted%len(f.posts)] = f.cfg.From.Elapsed()
 	f.posted++
 }
 
-// Post posts a message of a Manual flow; tag goes with it to the functions below, to
-// the receiver as immediate data. The error is that of the send queue, which is full, or
-// of a size above FlowConfig.Size. It belongs to the functions of From.
+// Post posts a message of a Manual flow; tag is passed to the functions of OnSent and
+// OnReceived, to the receiver as immediate data. The errors are qp.ErrQueueFull, and
+// ErrConfig for a size above FlowConfig.Size. It may be called by functions of From.
 func (f *Flow) Post(size int, tag uint32) error {
 	if !f.cfg.Manual || size < 0 || size > f.cfg.Size {
 		return fmt.Errorf("%w: message of %d bytes on flow %s, want 0 to %d of a Manual one", ErrConfig, size, f.cfg.Name, f.cfg.Size)
@@ -196,13 +195,15 @@ func (f *Flow) Post(size int, tag uint32) error {
 	return f.qa.PostSend(f.cfg.From.Now(), &wr)
 }
 
-// OnSent has fn called by From when a message of a Manual flow is complete there.
+// OnSent sets the function that From calls when a message of a Manual flow is complete
+// there.
 func (f *Flow) OnSent(fn func(tag uint32)) { f.onSent = fn }
 
-// OnReceived has fn called by To when a message of a Manual flow has been received.
+// OnReceived sets the function that To calls when a message of a Manual flow has been
+// received.
 func (f *Flow) OnReceived(fn func(tag uint32)) { f.onReceived = fn }
 
-// Close takes the flow's queue pairs away. It belongs between runs, or in a function of
+// Close destroys the flow's queue pairs. Call it between runs, or in a function of
 // Network.At.
 func (f *Flow) Close() {
 	f.cfg.From.Handle(f.qa, nil)
@@ -250,13 +251,13 @@ func (f *Flow) Name() string { return f.cfg.Name }
 // QPs returns the queue pairs at both ends.
 func (f *Flow) QPs() (from, to *softnic.QP) { return f.qa, f.qb }
 
-// OnDone has fn called when the last message is complete.
+// OnDone sets the function that is called when the last message is complete.
 func (f *Flow) OnDone(fn func(*Flow)) { f.onDone = fn }
 
 // Done reports whether all messages are complete.
 func (f *Flow) Done() bool { return f.cfg.Count != 0 && f.done == f.cfg.Count }
 
-// Status returns Success, or how the first message that failed did.
+// Status returns Success, or the status of the first message that failed.
 func (f *Flow) Status() qp.Status { return f.status }
 
 // Completed returns how many messages are complete.
@@ -265,12 +266,12 @@ func (f *Flow) Completed() int { return f.done }
 // Duration returns the time from the flow's start to its last completion so far.
 func (f *Flow) Duration() time.Duration { return max(0, f.ended-f.started) }
 
-// Times returns how long messages took from post to completion, in the order in
-// which they completed. Only flows with an end keep them.
+// Times returns how long messages took from post to completion, in the order in which they
+// completed. Only flows with a Count keep them.
 func (f *Flow) Times() []time.Duration { return f.times }
 
-// Received returns how many bytes of messages the receiver has taken in order so
-// far, of SEND and WRITE, to the packet. Of READ it counts whole messages.
+// Received returns how many bytes of messages have been received in order so far: of SEND
+// and WRITE exact to the packet, of READ whole messages.
 func (f *Flow) Received() uint64 {
 	if f.cfg.Op == qp.OpRead {
 		return uint64(f.done) * uint64(f.cfg.Size)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// receive takes a packet that arrived by d.
+// receive handles a packet that arrived on d.
 func (s *Switch) receive(d *Direction, p *packet) {
 	if p.pause {
 		if !p.broken {
@@ -17,7 +17,7 @@ func (s *Switch) receive(d *Direction, p *packet) {
 	p.ingress = d.toPort
 	if p.dst < 0 {
 		if p.dst == -2 {
-			s.e.release(p) // for this end of the link alone
+			s.e.release(p) // only for this end of the link
 			return
 		}
 		s.spread(d.to, p)
@@ -43,7 +43,7 @@ func (s *Switch) receive(d *Direction, p *packet) {
 	s.enqueue(ways[s.router.Route(&s.route, ways)].q, p)
 }
 
-// spread sends p to all but where it came from, over a tree.
+// spread sends p over the spanning tree to all outputs except the one it was received on.
 func (s *Switch) spread(at *end, p *packet) {
 	for _, d := range s.flood {
 		if d != at.out {
@@ -99,7 +99,7 @@ func (s *Switch) pauses(in, prio int, asked bool) bool {
 	return s.buffer.Pause(in, prio, asked)
 }
 
-// admit reports whether there is room for p, and takes it.
+// admit reports whether there is room for p, and reserves it.
 func (s *Switch) admit(q *egress, p *packet) bool {
 	size, prio := p.size, p.prio&7
 	if q.d.down || q.dead>>prio&1 != 0 || size > q.limit-q.bytes && s.lossless>>prio&1 == 0 {
@@ -111,8 +111,8 @@ func (s *Switch) admit(q *egress, p *packet) bool {
 	return s.buffer.Enqueue(int(p.ingress), int(q.port), int(prio), int(size)) == Accept
 }
 
-// trim cuts a packet to its headers, or reports false where there is nothing to cut.
-// Telemetry goes too.
+// trim cuts a packet to its headers, without telemetry, or reports false where there is
+// nothing to cut.
 func (s *Switch) trim(p *packet) bool {
 	switch f := &p.f; {
 	case s.n.bytes:
@@ -134,7 +134,7 @@ func (s *Switch) trim(p *packet) bool {
 	return true
 }
 
-// drop throws away a packet that found no room.
+// drop drops a packet for which there is no room.
 func (q *egress) drop(p *packet) {
 	q.d.counters.Dropped++
 	q.d.counters.DroppedBytes += uint64(p.size)
@@ -168,7 +168,7 @@ func (q *egress) left(p *packet) {
 	}
 }
 
-// flush throws away what waits for an output, of the priorities of mask.
+// flush drops what waits for an output, in the priorities of mask.
 func (q *egress) flush(mask uint8) {
 	for m := mask & q.nonEmpty; m != 0; m &= m - 1 {
 		prio := bits.TrailingZeros8(m)
@@ -179,7 +179,7 @@ func (q *egress) flush(mask uint8) {
 	}
 }
 
-// account adds up the queue and the pauses until now.
+// account updates the integral of the queue's length, and the pause times, until now.
 func (q *egress) account(now int64) {
 	if now == q.areaAt {
 		return
@@ -224,7 +224,7 @@ func (d *Direction) serve() {
 	}
 }
 
-// next takes the packet off whose turn it is; there is one.
+// next removes and returns the packet whose turn it is; there is one.
 func (q *egress) next() *packet {
 	if q.control.head != nil {
 		return q.control.pop()
@@ -242,8 +242,8 @@ func (q *egress) next() *packet {
 	return p
 }
 
-// roundRobin returns whose turn it is of those that are ready: each turn adds the
-// weight in longest frames to what a priority may send.
+// roundRobin returns the priority whose turn it is among those that are ready: each turn
+// adds weight times the longest frame, in bytes, to what a priority may send.
 func (q *egress) roundRobin(ready uint8) int {
 	for {
 		p := int(q.turn)

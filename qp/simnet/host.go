@@ -11,10 +11,10 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// HostConfig says what a host is. The zero value is good.
+// HostConfig holds the parameters of a host. The zero value can be used.
 type HostConfig struct {
 	Name string // empty: "host" and a number
-	// Addr is the host's address. The zero value takes 10.0.0.1 and on, by the
+	// Addr is the host's address. The zero value means 10.0.0.1, 10.0.0.2, ..., by the
 	// number of the host.
 	Addr netip.Addr
 	// GIDs replaces Addr, for several addresses or RoCE v1.
@@ -29,10 +29,10 @@ type HostConfig struct {
 	Control  congestion.Controller
 	LineRate uint64
 
-	// Receive, where not nil, makes the host slow to take what arrives.
+	// Receive, where not nil, limits how fast the host reads received packets.
 	Receive *ReceiveConfig
 
-	// Port, where not nil, changes the port's configuration before it is made.
+	// Port, where not nil, changes the port's configuration before the port is created.
 	Port func(*softnic.Config)
 }
 
@@ -46,16 +46,16 @@ type Host struct {
 	out      *Direction // of its link, where it has one
 	rx       *receiver
 	zero     int64 // the port's time 0 in that of the network
-	timerAt  int64 // as the timer queue has it
+	timerAt  int64 // time in the timer queue
 	timerIn  int32 // place in the timer queue, from 1; 0 when not in it
 	id       int32
 	handled  int32 // how many handlers there are
 	settling bool
-	dirty    bool  // on the network's list of hosts to look at
-	paused   uint8 // what the port was told
+	dirty    bool  // on the engine's list of hosts for settle
+	paused   uint8 // priorities, as last passed to the port
 	forged   list
-	// CQ takes the completions of queue pairs made by ConnectQPs. It may be polled
-	// by the caller, unless OnCompletion or Handle are used.
+	// CQ is the completion queue of queue pairs created by ConnectQPs. The caller may poll
+	// it, unless OnCompletion or Handle are used.
 	CQ *softnic.CQ
 	// OnCompletion, where not nil, is called with each completion of CQ whose
 	// queue pair has no function of its own by Handle. It may post to the queue pairs
@@ -65,16 +65,16 @@ type Host struct {
 	ends         []*end
 
 	name string
-	// Regions is the memory that peers may reach.
+	// Regions is the memory that peers may access.
 	Regions *qp.Regions
-	// OnTrimmed, where not nil, is called with each packet that arrives cut to its
-	// headers: see SwitchConfig.Trim. The port sees it in a network that carries bytes
-	// only, and drops it.
+	// OnTrimmed, where not nil, is called with each packet that arrives cut to its headers:
+	// see SwitchConfig.Trim. Only in a network that carries bytes does the port see it, and
+	// drop it.
 	OnTrimmed func(f *frame.Frame)
 
 	lineRate   uint64 // 0 where it does not matter
 	handlers   []func(wc *qp.Completion)
-	wake       int64 // when the event for the end of a pause is, 0 for none
+	wake       int64 // time of the event for the end of a pause, 0 for none
 	calls      uint64
 	storm      storm
 	nextAddr   uint64
@@ -143,7 +143,7 @@ func (n *Network) AddHost(cfg HostConfig) (*Host, error) {
 	return h, nil
 }
 
-// hostMAC is the address of host i, which switches find it by.
+// hostMAC is the Ethernet address of host i, by which switches find it.
 func hostMAC(i int) frame.MAC {
 	return frame.MAC{0x02, 0, byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)}
 }
@@ -180,8 +180,8 @@ func (h *Host) Links() (l []*Link) {
 	return l
 }
 
-// Out returns the direction of the host's first link that leads away from it, or nil
-// where the host has none.
+// Out returns the direction of the host's first link in which it sends, or nil where the
+// host has none.
 func (h *Host) Out() *Direction {
 	if len(h.ends) == 0 {
 		return nil
@@ -207,7 +207,8 @@ func (h *Host) At(t time.Time, fn func()) {
 func (h *Host) After(d time.Duration, fn func()) { h.At(h.Now().Add(d), fn) }
 
 // Broken returns how many packets were dropped because a switch trimmed them or, in a
-// decoded network, a link corrupted them. With bytes the port counts them.
+// decoded network, a link corrupted them. In a network that carries bytes the port counts
+// them.
 func (h *Host) Broken() uint64 { return h.broken }
 
 func (h *Host) attachable(l *LinkConfig) error {
@@ -225,8 +226,8 @@ func (h *Host) attach(e *end) {
 
 func (h *Host) linked() bool { return len(h.ends) != 0 }
 
-// Handle has fn called with each completion of q, a queue pair of this host whose
-// completions go to h.CQ. nil takes fn away. It may post as OnCompletion may.
+// Handle sets the function that is called with each completion of q, a queue pair of this
+// host whose completions go to h.CQ. nil removes it. It may post as OnCompletion may.
 func (h *Host) Handle(q *softnic.QP, fn func(wc *qp.Completion)) {
 	i := int(q.Num())
 	for len(h.handlers) <= i {
@@ -242,7 +243,7 @@ func (h *Host) Handle(q *softnic.QP, fn func(wc *qp.Completion)) {
 	h.handlers[i] = fn
 }
 
-// work notes that the port may have something to do.
+// work records that the port may have something to do.
 func (h *Host) work() {
 	if !h.dirty && !h.settling {
 		h.dirty = true
@@ -250,7 +251,7 @@ func (h *Host) work() {
 	}
 }
 
-// receive takes a packet that arrived at one of the host's links.
+// receive handles a packet that arrived at one of the host's links.
 func (h *Host) receive(at *end, p *packet) {
 	if p.pause {
 		if !p.broken {
@@ -267,10 +268,10 @@ func (h *Host) receive(at *end, p *packet) {
 	h.take(p)
 }
 
-// take hands a packet to the port.
+// take passes a packet to the port.
 func (h *Host) take(p *packet) {
 	e := h.e
-	h.dirty = true // it is looked at below
+	h.dirty = true // it is settled below
 	switch {
 	case p.trimmed:
 		if h.OnTrimmed != nil {
@@ -320,8 +321,8 @@ func (h *Host) timer() {
 	h.settle()
 }
 
-// settle does what the port has to do now: completions, packets while a link is
-// free, timer.
+// settle handles what the port has to do now: completions, packets while a link is free,
+// timer.
 func (h *Host) settle() {
 	if h.settling {
 		return // a completion's function called the port
@@ -348,7 +349,7 @@ func (h *Host) settle() {
 	if d == 0 {
 		return
 	}
-	// A deadline that has moved away is looked at again when the old time comes.
+	// A timer is not moved to a later deadline: it fires at the old time and is set again.
 	if t := max(h.zero+d, h.e.now.ns); h.timerIn == 0 || t < h.timerAt {
 		h.setTimer(t)
 	}
@@ -368,13 +369,13 @@ func (h *Host) complete() {
 	}
 }
 
-// Inject sends the frame b (without FCS) as if the host's port had made it, ahead of
-// what the port sends: forged packets and such. A PFC frame is obeyed by the link's
-// other end. It takes a network that carries bytes, and a link; the error is ErrConfig.
+// Inject sends the frame b (without FCS) as if the host's port had built it, before other
+// packets of the port, for example a forged packet. The link's other end obeys a PFC frame.
+// Without a network that carries bytes, or without a link, the error is ErrConfig.
 func (h *Host) Inject(b []byte) error {
 	switch {
 	case !h.n.bytes:
-		return fmt.Errorf("%w: Inject takes a network that carries bytes", ErrConfig)
+		return fmt.Errorf("%w: Inject needs a network that carries bytes", ErrConfig)
 	case !h.linked():
 		return fmt.Errorf("%w: host %s has no link", ErrConfig, h.name)
 	case len(b) > maxWire:
@@ -390,7 +391,7 @@ func (h *Host) Inject(b []byte) error {
 	return nil
 }
 
-// sendOne makes the next packet and begins to send it.
+// sendOne builds the next packet and starts to send it.
 func (h *Host) sendOne() bool {
 	e := h.e
 	if p := h.forged.pop(); p != nil {

@@ -7,37 +7,35 @@ import (
 	"time"
 )
 
-// LinkConfig says what a link is, in both directions.
+// LinkConfig holds the parameters of a link, for both directions.
 type LinkConfig struct {
-	Rate  uint64        // bits per second, up to 10^13; 0 is without limit
+	Rate  uint64        // bits per second, up to 10^13; 0: no limit
 	Delay time.Duration // propagation, one way, at most an hour
-	// With neither a rate nor a delay packets take no time at all: what never ends,
-	// such as a flow without end, then keeps Run at one instant for ever.
+	// With neither a rate nor a delay packets take no time at all: a flow without end then
+	// keeps Run at the same time for ever.
 
-	// QueueLimit is how many bytes may wait at a switch to be sent on the link,
-	// all priorities together. 0 leaves it to the switch's buffer. Hosts have no
-	// queue: they make packets when the link is free.
+	// QueueLimit is how many bytes may wait at a switch to be sent on the link, all
+	// priorities together. 0 leaves it to the switch's buffer. Hosts have no queue: they
+	// build packets when the link is free.
 	QueueLimit int
 }
 
-// Faults are what a direction of a link does to packets. Chances are 0 .. 1 and
-// independent; a packet that is lost has no other fate.
+// Faults are the faults of one direction of a link. Probabilities are 0 .. 1 and
+// independent; a packet that is lost has no other fault.
 type Faults struct {
 	Loss float64
 	// LossList names packets to lose by their number in this direction, from 0.
 	LossList []uint64
-	// Duplicate is the chance that a packet arrives twice, one right after the
-	// other.
+	// Duplicate is the probability that a packet arrives twice, one right after the other.
 	Duplicate float64
-	// Reorder is the chance that a packet is late by up to ReorderBy, and others
+	// Reorder is the probability that a packet is late by up to ReorderBy, and others
 	// overtake it. ReorderBy 0 means 10 us.
 	Reorder   float64
 	ReorderBy time.Duration
-	// Corrupt is the chance that one bit is changed of what the ICRC covers. Of
-	// a frame that is not RoCE it is one of what follows the Ethernet header.
+	// Corrupt is the probability that one bit that the ICRC covers is changed; in a frame
+	// that is not RoCE, one bit after the Ethernet header.
 	Corrupt float64
-	// Jitter delays each packet by up to so much more, without changing the
-	// order.
+	// Jitter is the largest additional delay of a packet; packets stay in order.
 	Jitter time.Duration
 }
 
@@ -50,17 +48,17 @@ type LinkCounters struct {
 	Duplicated   uint64
 	Reordered    uint64
 	Corrupted    uint64
-	Dropped      uint64 // at a switch: found no room to wait for this direction, or was thrown away
+	Dropped      uint64 // at a switch: no room in the queue of this direction, or flushed
 	DroppedBytes uint64
-	Trimmed      uint64 // at a switch: cut to their headers for want of room
-	Marked       uint64 // at a switch: marked congestion experienced on the way here
-	PauseSent    uint64 // PFC frames that ask for a pause
+	Trimmed      uint64 // at a switch: cut to their headers because there was no room
+	Marked       uint64 // at a switch: marked congestion experienced in the queue of this direction
+	PauseSent    uint64 // PFC frames that request a pause
 	ResumeSent   uint64 // PFC frames that end one
-	// PausedFor is how long each priority of this direction stood still.
+	// PausedFor is how long each priority of this direction was paused.
 	PausedFor [8]time.Duration
-	// Pauses counts how often it began to.
+	// Pauses counts how often a priority was paused.
 	Pauses uint64
-	// Watchdog counts how often a switch gave up a queue that was paused for too long.
+	// Watchdog counts how often a switch flushed a queue that was paused for too long.
 	Watchdog uint64
 }
 
@@ -108,12 +106,12 @@ func (l *Link) AB() *Direction { return l.a.out }
 // BA returns the direction from the second node of Connect to the first.
 func (l *Link) BA() *Direction { return l.b.out }
 
-// Config returns what the link was made of.
+// Config returns the link's parameters.
 func (l *Link) Config() LinkConfig { return l.cfg }
 
 // Direction is one direction of a link.
 type Direction struct {
-	// What an arrival looks at: one line of the processor's cache.
+	// Used by an arrival: one cache line.
 	flight list    // packets under way, by arrival
 	toE    *engine // of to
 	toSW   *Switch // the node that it leads to: one of these two
@@ -123,13 +121,13 @@ type Direction struct {
 	id     int32
 	toPort int32 // of toSW
 
-	// What sending looks at: two more.
+	// Used by sending: two more.
 	busyUntil stamp
 	onWire    stamp // how long a packet of size takes: to its end,
 	spacing   stamp // and until the next one may begin
 	size      int32
 	armed     bool // evFree is scheduled
-	odd       bool // sending or arriving takes more than the usual: see review
+	odd       bool // sending or arrival needs more than the usual: see review
 	down      bool
 	crossing  bool // it leads to another engine
 	delay     int64
@@ -141,13 +139,13 @@ type Direction struct {
 	n        *Network
 	from, to *end
 	rate     uint64
-	sent     list // crossing: packets that the other engine has not got yet
+	sent     list // crossing: packets not yet passed to the other engine
 	lates    list // packets that were held back, by arrival
 	trouble
 	stuck bool // of findDeadlock
 }
 
-// trouble is what a direction does to packets besides carrying them.
+// trouble holds the faults of a direction, and functions that its packets need.
 type trouble struct {
 	faulty    bool
 	loss      chance
@@ -161,7 +159,7 @@ type trouble struct {
 	intercept func(*PacketEvent) Fate
 }
 
-// review finds out whether the direction is odd.
+// review sets odd.
 func (d *Direction) review() {
 	d.odd = d.down || d.faulty || d.intercept != nil || d.from.capture != nil || d.to.capture != nil
 }
@@ -183,7 +181,7 @@ func (d *Direction) Counters() *LinkCounters {
 	return &d.counters
 }
 
-// Rate returns the rate in bits per second, 0 without limit.
+// Rate returns the rate in bits per second, 0: no limit.
 func (d *Direction) Rate() uint64 { return d.rate }
 
 // Delay returns the propagation delay.
@@ -197,16 +195,16 @@ func (d *Direction) Queue() int {
 	return int(d.q.bytes)
 }
 
-// SetFaults changes what the direction does to packets from now on. The numbers
-// of LossList go on counting. The error wraps ErrConfig, and then nothing changes: a
-// chance is not of 0 .. 1, or a time is negative or above an hour.
+// SetFaults changes the faults of the direction from now on. The numbers of LossList go on
+// counting. The error wraps ErrConfig, for a probability outside 0 .. 1 or a time that is
+// negative or above an hour; then nothing has changed.
 func (d *Direction) SetFaults(f Faults) error {
 	for _, c := range []struct {
 		name string
 		p    float64
 	}{{"Loss", f.Loss}, {"Duplicate", f.Duplicate}, {"Reorder", f.Reorder}, {"Corrupt", f.Corrupt}} {
 		if !(c.p >= 0 && c.p <= 1) {
-			return fmt.Errorf("%w: %s is %v, want a chance of 0 to 1", ErrConfig, c.name, c.p)
+			return fmt.Errorf("%w: %s is %v, want a probability of 0 to 1", ErrConfig, c.name, c.p)
 		}
 	}
 	if f.Jitter < 0 || f.Jitter > time.Hour || f.ReorderBy < 0 || f.ReorderBy > time.Hour {
@@ -230,8 +228,8 @@ func (d *Direction) SetFaults(f Faults) error {
 	return nil
 }
 
-// Connect links two nodes. The errors wrap ErrConfig: a host has one link, and
-// its port has to have the link's rate where it uses congestion control.
+// Connect links two nodes. The errors wrap ErrConfig: a host has one link, and its LineRate
+// must be the link's rate where it uses congestion control.
 func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 	if cfg.Rate > 1e13 || cfg.Delay < 0 || cfg.Delay > time.Hour || cfg.QueueLimit < 0 || a == b {
 		return nil, fmt.Errorf("%w: link %+v", ErrConfig, cfg)
@@ -277,10 +275,9 @@ func (n *Network) Connect(a, b Node, cfg LinkConfig) (*Link, error) {
 	return l, nil
 }
 
-// SetUp takes a link down, or up again, in both directions. What is under way arrives;
-// what waits for a link that is down, and what is sent on it, is lost, and switches
-// send by other links from then on. Call it between runs, or in a function of
-// Network.At.
+// SetUp takes a link down, or up again, in both directions. Packets in flight arrive; those
+// that wait for a link that is down, or are sent on it, are lost, and switches use other
+// links from then on. Call it between runs, or in a function of Network.At.
 func (l *Link) SetUp(up bool) {
 	for _, d := range [2]*Direction{l.AB(), l.BA()} {
 		d.down = !up
@@ -303,14 +300,14 @@ func (l *Link) SetUp(up bool) {
 // Up reports whether the link is up.
 func (l *Link) Up() bool { return !l.a.out.down }
 
-// Intercept has fn decide the fate of each packet that the direction begins to send, by
-// what is in it: Sent leaves it to SetFaults, Dropped is as Lost. What fn is given is
-// good until it returns. nil ends that.
+// Intercept sets the function that decides the fate of each packet that the direction
+// starts to send: Sent leaves it to SetFaults, Dropped means Lost. The event is valid until
+// fn returns. nil removes the function.
 func (d *Direction) Intercept(fn func(*PacketEvent) Fate) {
 	d.intercept = fn
 	d.review()
 }
 
-// Directions ranges over the directions of all links, in the order in which they were
-// made.
+// Directions ranges over the directions of all links, in the order in which the links were
+// added.
 func (n *Network) Directions() iter.Seq[*Direction] { return slices.Values(n.dirs) }

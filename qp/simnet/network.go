@@ -11,46 +11,44 @@ var (
 	// ErrConfig means that a value of a configuration is out of range, or that
 	// two nodes cannot be linked.
 	ErrConfig = errors.New("simnet: configuration value out of range")
-	// ErrDeadlock means that switches wait for each other in a circle: see
-	// Network.Deadlock.
+	// ErrDeadlock means that switches wait for each other in a cycle: see Network.Deadlock.
 	ErrDeadlock = errors.New("simnet: pause deadlock")
 	// ErrStopped means that Stop was called.
 	ErrStopped = errors.New("simnet: stopped")
 )
 
-// Carry says what packets are made of.
+// Carry says what packets consist of.
 type Carry uint8
 
 const (
 	// Bytes is whole frames, encoded and decoded, with ICRC.
 	Bytes Carry = iota
-	// Decoded is decoded packets with a copy of their payload, but for that of flows
+	// Decoded is decoded packets with a copy of their payload, except that of flows
 	// (AddFlow), whose memory never changes.
 	Decoded
-	// Shared is decoded packets whose payload stays in the sender's memory, for
-	// speed. The caller must not change that memory while packets of it may be
-	// under way, not even after completion, nor use gather lists. Flows (AddFlow)
-	// then carry lengths only: their payload is never read or written.
+	// Shared is decoded packets whose payload stays in the sender's memory, for speed. The
+	// caller must not change that memory while packets may refer to it, not even after
+	// completion, nor use gather lists. Flows (AddFlow) then carry lengths only: their
+	// payload is never read or written.
 	Shared
 )
 
-// Config says what a network is. The zero value is good.
+// Config holds the parameters of a network. The zero value can be used.
 type Config struct {
 	Seed  uint64
 	Start time.Time // time 0, 1970 to 2200; the zero value means 2030-01-01 00:00 UTC
 	Carry Carry
-	// KeepDeadlocked goes on after a pause deadlock. Otherwise Run returns
-	// ErrDeadlock.
+	// KeepDeadlocked: Run goes on after a pause deadlock. Otherwise it returns ErrDeadlock.
 	KeepDeadlocked bool
-	// Threads is how many parts of the network run at the same time, each on its
-	// own; 0 and 1 mean that all runs on the caller's. The network is cut between
-	// switches, at links that have a delay. The same events happen, and the same
-	// trace comes out, for any number. Functions that hosts call (OnCompletion,
-	// Handle, At) then run at the same time as those of other hosts: they use
-	// Host.Now and Host.At, and touch nothing of another host.
+	// Threads is how many parts of the network run at the same time, each on a thread of
+	// its own; 0 and 1 mean that everything runs on the caller's. The network is divided
+	// between switches, at links that have a delay. Events and trace are the same for any
+	// number. Functions that hosts call (OnCompletion, Handle, At) then run at the same
+	// time as those of other hosts: they must use Host.Now and Host.At, and must not use
+	// anything of another host.
 	Threads int
 
-	plain bool // events wait in a heap, and nothing is looked at ahead: what tests compare with
+	plain bool // events wait in a heap, and nothing is read ahead: the reference in tests
 }
 
 // Node is a *Host or a *Switch.
@@ -72,10 +70,10 @@ type Network struct {
 	balance  balance
 	calls    callQueue
 	callSeq  uint64
-	check    atomic.Bool // something of stopped, deadlock, routed, calls has changed
+	check    atomic.Bool // stopped, deadlock, routed or calls has changed
 	stopped  atomic.Bool
 
-	room     int    // how much memory the largest flow has: see scratchFor
+	room     int    // bytes of the largest flow: see scratchFor
 	arena    []byte // of all flows, unless each host has its own
 	hosts    []*Host
 	switches []*Switch
@@ -85,7 +83,7 @@ type Network struct {
 	names    map[string]bool
 
 	routed bool
-	// multipath is set where a switch has several ways to a host.
+	// multipath is set where a switch has several paths to a host.
 	multipath bool
 	observer  func(*PacketEvent)
 	deadlock  *Deadlock
@@ -115,7 +113,7 @@ func (n *Network) Elapsed() time.Duration { return time.Duration(n.engines[0].no
 
 func (n *Network) timeAt(ns int64) time.Time { return time.Unix(0, n.zero+ns).UTC() }
 
-// since turns a time into nanoseconds since the start. No time here has a monotonic
+// since converts a time to nanoseconds since the start. No time here has a monotonic
 // reading, and Sub takes five times as long.
 func (n *Network) since(t time.Time) int64 { return t.UnixNano() - n.zero }
 
@@ -157,7 +155,7 @@ func (n *Network) At(t time.Time, fn func()) {
 	n.call(max(n.engines[0].now.ns, n.since(t)), n.callSeq, fn)
 }
 
-// call has fn called at a time, which may be before what the engine was told to run to.
+// call schedules fn at a time, which may be before the limit of the engine's run.
 func (n *Network) call(at int64, seq uint64, fn func()) {
 	n.calls.Push(at, callOrder(0, seq), call{fn: fn})
 	n.check.Store(true)
@@ -166,8 +164,7 @@ func (n *Network) call(at int64, seq uint64, fn func()) {
 // After calls fn after d: see At.
 func (n *Network) After(d time.Duration, fn func()) { n.At(n.Now().Add(d), fn) }
 
-// Stop makes Run return, after the event under way, or with several threads soon
-// after it.
+// Stop makes Run return, after the current event, or with several threads soon after it.
 func (n *Network) Stop() {
 	n.stopped.Store(true)
 	n.check.Store(true)
@@ -184,8 +181,8 @@ func (n *Network) horizon(d time.Duration) int64 {
 	return now + min(max(0, int64(d)), max(0, latest-n.zero-now))
 }
 
-// Run lets d pass. It returns ErrStopped or ErrDeadlock when it was cut short,
-// and the time is what it was then.
+// Run simulates d of virtual time. It returns ErrStopped or ErrDeadlock when it ended
+// early, at the time of that.
 func (n *Network) Run(d time.Duration) error {
 	end := n.horizon(d)
 	if err := n.run(end); err != nil {
@@ -195,8 +192,8 @@ func (n *Network) Run(d time.Duration) error {
 	return nil
 }
 
-// RunUntilIdle runs until nothing is left to do, for limit at most, and reports
-// whether nothing is left.
+// RunUntilIdle runs until no events are left, for at most limit of virtual time, and
+// reports whether none are left. Its errors are those of Run.
 func (n *Network) RunUntilIdle(limit time.Duration) (idle bool, err error) {
 	if err = n.run(n.horizon(limit)); err != nil || n.calls.Len() != 0 {
 		return false, err
@@ -216,7 +213,7 @@ func (n *Network) setNow(ns int64) {
 	}
 }
 
-// prepare takes note of what changed between events.
+// prepare applies what changed between events.
 func (n *Network) prepare() error {
 	if !n.routed {
 		if err := n.route(); err != nil {
@@ -258,7 +255,7 @@ func (n *Network) run(end int64) error {
 		if at = n.calls.Due(noTime); at > end {
 			return nil
 		} else if at != last+1 {
-			continue // it was added meanwhile
+			continue // it was added in the meantime
 		}
 		n.setNow(at)
 		n.engines[0].events++
@@ -275,7 +272,7 @@ func (n *Network) run(end int64) error {
 	}
 }
 
-// changed deals with what sets check.
+// changed handles what has set check.
 func (n *Network) changed() error {
 	n.check.Store(false)
 	if !n.routed { // a function of the caller added something
@@ -292,7 +289,7 @@ func (n *Network) changed() error {
 	return nil
 }
 
-// reroute has routes and partitions made anew before the next event.
+// reroute makes routes and partitions be computed again before the next event.
 func (n *Network) reroute() {
 	n.routed = false
 	n.check.Store(true)

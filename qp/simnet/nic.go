@@ -8,8 +8,8 @@ import (
 	"github.com/roce-go/roce/cnp/pfc"
 )
 
-// nic is a host's end of a link: what it has to send, and which priorities the other
-// end has paused.
+// nic is a host's end of a link: its packets to send, and the priorities that the other end
+// has paused.
 type nic struct {
 	control list // PFC frames, before all else
 	stash   list // of a host with several links: packets that wait for this one
@@ -19,11 +19,11 @@ type nic struct {
 	since   [8]int64 // when PausedFor was last brought up to date
 }
 
-// stashLimit is how many packets may wait for one of several links. While that many
-// wait, the port makes no packets for any.
+// stashLimit is how many packets may wait for one of several links. While that many wait,
+// the port builds no packets for any link.
 const stashLimit = 4
 
-// account brings PausedFor up to date.
+// account updates PausedFor.
 func (c *nic) account(d *Direction) {
 	now := d.e.now.ns
 	for m := c.paused; m != 0; m &= m - 1 {
@@ -33,7 +33,7 @@ func (c *nic) account(d *Direction) {
 	}
 }
 
-// ready reports whether the host may make a packet.
+// ready reports whether the host may build a packet.
 func (h *Host) ready() bool {
 	if h.out != nil {
 		return h.out.free()
@@ -48,7 +48,7 @@ func (h *Host) ready() bool {
 	return free
 }
 
-// rearm has the host looked at when a link is free.
+// rearm schedules settle for when a link is free.
 func (h *Host) rearm() {
 	if h.out != nil {
 		h.out.rearm()
@@ -82,8 +82,7 @@ func (h *Host) drain(at *end) {
 	}
 }
 
-// emit sends a packet by one of the host's links: all of a flow by the same, of those
-// that are up.
+// emit sends a packet on one of the host's links that are up: all of a flow on the same.
 func (h *Host) emit(p *packet) {
 	if h.out != nil {
 		h.out.send(p)
@@ -117,7 +116,7 @@ func (h *Host) choose(p *packet) *end {
 	return h.ends[0]
 }
 
-// pause obeys a PFC frame that came by a link.
+// pause obeys a PFC frame that was received on a link.
 func (h *Host) pause(at *end, f *pfc.Frame) {
 	e, c := h.e, &at.nic
 	c.account(at.out)
@@ -141,8 +140,8 @@ func (h *Host) pause(at *end, f *pfc.Frame) {
 	h.unpause()
 }
 
-// resume is called when a pause that the host obeys may be over, one that it asked for
-// has to be repeated, or, with rx, a packet has been read.
+// resume is called when a pause of the host may be over, when one that it requested has to
+// be repeated, or, with rx, when a packet has been read.
 func (h *Host) resume(rx bool) {
 	if rx {
 		h.rx.done(h)
@@ -157,8 +156,8 @@ func (h *Host) resume(rx bool) {
 	}
 }
 
-// unpause ends pauses whose time has come, and tells the port: it holds back what any
-// of its links may not send. It is called again when the next may be over: see open.
+// unpause ends pauses whose time is over, and passes the paused priorities of all links to
+// the port. It is called again when the next may be over: see open.
 func (h *Host) unpause() bool {
 	paused, next := uint8(0), int64(noTime)
 	for _, at := range h.ends {
@@ -185,8 +184,8 @@ func (h *Host) unpause() bool {
 	return changed
 }
 
-// sendPFC asks the other ends of the host's links to pause priorities for so many
-// quanta, 0 to go on.
+// sendPFC requests the other ends of the host's links to pause priorities for quanta
+// quanta, 0 to resume.
 func (h *Host) sendPFC(mask uint8, quanta uint16) {
 	for _, at := range h.ends {
 		k := h.e.newPacket()
@@ -209,16 +208,16 @@ func (h *Host) sendPFC(mask uint8, quanta uint16) {
 	}
 }
 
-// storm is a host that asks for pauses without end, as a card that has failed does.
+// storm is a host that requests pauses without end, as a faulty card does.
 type storm struct {
 	mask  uint8
 	until int64
 	again int64
 }
 
-// PauseStorm has the host ask its links' other ends for d to pause the priorities of
-// mask, bit n for priority n, whether or not it has room: what a faulty card does. 0
-// ends a storm.
+// PauseStorm makes the host request, for d, that its links' other ends pause the priorities
+// of mask, bit n for priority n, whether or not it has room, as a faulty card does. A mask
+// of 0 ends a storm.
 func (h *Host) PauseStorm(mask uint8, d time.Duration) {
 	was := h.storm.mask
 	h.storm = storm{mask: mask, until: h.e.now.ns + max(0, int64(d))}
@@ -251,18 +250,18 @@ func (h *Host) repeatStorm() {
 	h.e.schedule(stamp{ns: s.again}, evHost, h.id<<1)
 }
 
-// ReceiveConfig says how fast a host takes what arrives. Lengths are in bytes.
+// ReceiveConfig says how fast a host reads received packets. Lengths are in bytes.
 type ReceiveConfig struct {
 	Rate   uint64 // bits per second of frames
-	Buffer int    // for what waits; more is dropped; 0 means 1,000,000
-	// Lossless are the priorities that the host asks to pause, together, when more
-	// than XOFF bytes wait, until no more than XON do. 0 of both means half and a
-	// quarter of the buffer.
+	Buffer int    // for packets that wait to be read; more are dropped; 0 means 1,000,000
+	// Lossless are the priorities that the host requests to pause, together, when more than
+	// XOFF bytes wait, until no more than XON do. 0 for both means a half and a quarter of
+	// the buffer.
 	Lossless  uint8
 	XOFF, XON int
 }
 
-// receiver is the buffer of a host that is slow to take what arrives.
+// receiver is the buffer of a host with ReceiveConfig.
 type receiver struct {
 	cfg     ReceiveConfig
 	waiting list

@@ -21,14 +21,14 @@ const (
 // noECN is the ECN field of a frame that has none.
 const noECN = 0xff
 
-// packet is a frame on its way. Packets are used again. What switches look at comes
-// first, so that it is one line of the processor's cache.
+// packet is a frame in the network. Packets are reused. The fields that switches use are
+// first, in one cache line.
 type packet struct {
 	next    *packet // in a list, or free
 	at      stamp   // arrival
 	size    int32   // bytes on the wire with FCS, without preamble and gap
-	dst     int32   // number of the host that it is for, -1 for all
-	ingress int32   // in a switch: the port it came by
+	dst     int32   // number of the destination host, -1 for all
+	ingress int32   // in a switch: the port at which it was received
 	prio    uint8
 	ecn     uint8
 	pause   bool   // a PFC frame, in pfc
@@ -37,14 +37,14 @@ type packet struct {
 	hashed  bool   // hash is known
 	told    bool   // tel goes with it
 	collect bool   // switches add to tel
-	late    bool   // it flies by itself
+	late    bool   // it is scheduled by itself: see flyLate
 	hash    uint64 // of the five-tuple
 
 	*body
 }
 
-// body is what only the ends of a network look at. It lies elsewhere, so that what
-// switches look at takes few pages of memory.
+// body has the fields that only hosts use. It is allocated apart, so that the fields that
+// switches use are in few pages of memory.
 type body struct {
 	tel congestion.INT
 	pfc pfc.Frame
@@ -119,10 +119,10 @@ func (e *engine) clone(p *packet) *packet {
 	return c
 }
 
-// wireSize returns what a frame of n bytes without FCS takes with it.
+// wireSize returns the length on the wire of a frame of n bytes without FCS.
 func wireSize(n int) int32 { return int32(max(n, minFrame) + fcsSize) }
 
-// read fills what switches look at from the frame: destination, priority, ECN.
+// read sets the fields that switches use from the frame: destination, priority, ECN.
 func (n *Network) read(p *packet) {
 	p.hashed = false
 	if n.bytes {
@@ -159,9 +159,9 @@ func (n *Network) readBytes(p *packet) {
 	}
 }
 
-// ipOf returns where the IP header of an Ethernet frame begins, 0 for none, whether
-// it has the form of IPv6, as a GRH has, and the control information of the first VLAN
-// tag, -1 for none.
+// ipOf returns the offset of the IP header of an Ethernet frame, 0 for none, whether it has
+// the layout of IPv6, as a GRH has, and the control information of the first VLAN tag, -1
+// for none.
 func ipOf(b []byte) (at int, v6 bool, tci int) {
 	typ, at, tags, err := frame.NetworkOffset(frame.Ethernet, b)
 	if tci = -1; err != nil {
@@ -179,7 +179,7 @@ func ipOf(b []byte) (at int, v6 bool, tci int) {
 	return 0, false, tci
 }
 
-// tuple is what is hashed of a packet.
+// tuple holds the fields of a packet that are hashed.
 type tuple struct {
 	src, dst     [16]byte
 	sport, dport uint16
@@ -270,8 +270,7 @@ func setTrafficClass(b []byte, tc uint8) {
 	binary.BigEndian.PutUint16(b[10:], ^frame.OnesSum(0, words[:]))
 }
 
-// afterIP returns what stands behind the IP packet of an Ethernet frame: padding, and
-// telemetry.
+// afterIP returns what follows the IP packet of an Ethernet frame: padding, and telemetry.
 func afterIP(b []byte) []byte {
 	at, v6, _ := ipOf(b)
 	if at == 0 {
@@ -284,9 +283,9 @@ func afterIP(b []byte) []byte {
 	return b[min(end, len(b)):]
 }
 
-// cut takes payload, ICRC and what is behind them off a RoCE frame, and sets its DSCP. It
-// reports false where there is no payload. The lengths of the headers are those of what is
-// left.
+// cut removes payload, ICRC and what follows them from a RoCE frame, and sets its DSCP. It
+// reports false where there is no payload. The lengths in the headers are set to those of
+// the rest.
 func (p *packet) cut(dscp uint8) bool {
 	f := &p.f
 	if f.Decode(frame.Ethernet, p.buf) != nil || len(f.Packet.Payload) == 0 {

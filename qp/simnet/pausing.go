@@ -7,18 +7,18 @@ import (
 	"github.com/roce-go/roce/cnp/pfc"
 )
 
-// maxQuanta is the longest pause that a frame can ask for.
+// maxQuanta is the longest pause that a frame can request.
 const maxQuanta = 0xffff
 
-// pauses is what an output obeys.
+// pauses is the state of the pauses of an output.
 type pauses struct {
-	till  [8]int64 // when priorities go on
+	till  [8]int64 // when priorities resume
 	since [8]int64 // when PausedFor was last brought up to date
-	began [8]int64 // when the pause, or the last packet that still left, was
+	began [8]int64 // time of the pause, or of the last packet sent after it
 	wake  int64    // when the next evOpen is, 0 for none
 }
 
-// ask has the peer of port pause a priority, and again before that ends.
+// ask requests the peer of a port to pause a priority, and again before that ends.
 func (p *swPort) ask(prio uint8) {
 	p.tell(prio, maxQuanta)
 	e := p.sw.e
@@ -26,7 +26,8 @@ func (p *swPort) ask(prio uint8) {
 	p.awaitRepeat(prio)
 }
 
-// awaitRepeat has an event at repeatAt, or an earlier one that looks again.
+// awaitRepeat schedules an event at repeatAt, unless there is an earlier one, which then
+// checks again.
 func (p *swPort) awaitRepeat(prio uint8) {
 	if p.awaited>>prio&1 == 0 {
 		p.awaited |= 1 << prio
@@ -34,14 +35,14 @@ func (p *swPort) awaitRepeat(prio uint8) {
 	}
 }
 
-// repeatPause is called when a pause that a port asked for is half over.
+// repeatPause is called when a pause that a port requested is half over.
 func (p *swPort) repeatPause(prio uint8) {
 	e, xoff := p.sw.e, &p.sw.xoff[p.end.port]
 	p.awaited &^= 1 << prio
 	switch {
 	case *xoff>>prio&1 == 0:
 		return
-	case p.repeatAt[prio] > e.now.ns: // it was asked for anew since
+	case p.repeatAt[prio] > e.now.ns: // it was requested again since
 		p.awaitRepeat(prio)
 		return
 	}
@@ -77,7 +78,7 @@ func (p *swPort) tell(prio uint8, quanta uint16) {
 	d.serve()
 }
 
-// pausedBy obeys a PFC frame that came from the peer of the output.
+// pausedBy obeys a PFC frame from the peer of the output.
 func (q *egress) pausedBy(f *pfc.Frame) {
 	e, c := q.sw.e, &q.pauses
 	now := e.now.ns
@@ -113,9 +114,9 @@ func (d *Direction) reopen() {
 	d.open()
 }
 
-// open ends the pauses whose time has come, and is called again when that of the next
-// has. Pauses are made longer and cut short all the time: an event is for the first
-// end that there was, and looks for the next.
+// open ends the pauses whose time is over, and is called again at the end of the next.
+// Pauses are often extended and cut short: an event stays at the first end that was set,
+// and then checks for the next.
 func (d *Direction) open() {
 	q, now := d.q, d.e.now.ns
 	c := &q.pauses
@@ -136,7 +137,7 @@ func (d *Direction) open() {
 	d.serve()
 }
 
-// watch is the watchdog: it gives up queues that have been paused for too long.
+// watch is the watchdog: it flushes queues that have been paused for too long.
 func (q *egress) watch() {
 	c := &q.pauses
 	for m := q.paused &^ q.dead; m != 0; m &= m - 1 {

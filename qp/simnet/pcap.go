@@ -17,11 +17,10 @@ type recorder struct {
 	err error
 }
 
-// Capture writes a pcap file of what the host sends and receives by its first link to
-// w, as a sniffer between card and cable would: with times in nanoseconds, without FCS,
-// and padded to Ethernet's 60 bytes. What a decoded network carries is encoded for
-// it. Writes are small: see bufio. The error of a write ends the capture and is
-// returned by CaptureErr. A host without a link is ErrConfig.
+// Capture writes a pcap file of what the host sends and receives on its first link to w:
+// with times in nanoseconds, without FCS, and padded to Ethernet's 60 bytes. Packets of a
+// decoded network are encoded for it. Writes are small: use a bufio.Writer. The error of a
+// write ends the capture and is returned by CaptureErr. A host without a link is ErrConfig.
 func (h *Host) Capture(w io.Writer) error {
 	if !h.linked() {
 		return fmt.Errorf("%w: host %s has no link to capture from", ErrConfig, h.name)
@@ -38,8 +37,8 @@ func (h *Host) CaptureErr() error {
 	return h.ends[0].capture.err
 }
 
-// Capture does at the sending end of a direction what a host's Capture does: it
-// records what the node there sends on the link and receives from it.
+// Capture is Host.Capture at the sending end of a direction: it records what the node there
+// sends and receives on the link.
 func (d *Direction) Capture(w io.Writer) {
 	d.from.capture = newRecorder(d.n, w)
 	d.review()

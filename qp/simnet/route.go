@@ -8,9 +8,9 @@ import (
 	"strconv"
 )
 
-// SetRoute sends packets for host h, at this switch, by the given outputs of it
-// instead of the shortest ways: by several, each flow by one of them. Outputs whose link
-// is down do not count. None undoes that.
+// SetRoute makes this switch send packets for host h on the given outputs of it, instead of
+// on the shortest paths: with several, each flow on one of them. Outputs whose link is down
+// are not used. Without outputs the shortest paths are used again. Errors wrap ErrConfig.
 func (s *Switch) SetRoute(h *Host, outputs ...*Direction) error {
 	for _, d := range outputs {
 		if d.from.sw != s {
@@ -26,8 +26,8 @@ func (s *Switch) SetRoute(h *Host, outputs ...*Direction) error {
 	return nil
 }
 
-// Path returns the directions of the shortest way from one host to another, the first
-// of those that are equal, or nil where there is none.
+// Path returns the directions of the shortest path from one host to another, the first of
+// equal ones, or nil where there is none.
 func (n *Network) Path(from, to *Host) ([]*Direction, error) {
 	if err := n.prepare(); err != nil || from == to || !from.linked() {
 		return nil, err
@@ -47,8 +47,8 @@ func (n *Network) Path(from, to *Host) ([]*Direction, error) {
 	return path, nil
 }
 
-// route finds the shortest ways to all hosts, all of equal length (ECMP), and a
-// tree for what goes to all.
+// route finds the shortest paths to all hosts, all of equal length (ECMP), and a spanning
+// tree for broadcasts.
 func (n *Network) route() error {
 	if n.routed {
 		return nil
@@ -62,7 +62,7 @@ func (n *Network) route() error {
 	for i := range routes {
 		routes[i] = make([][]*Direction, len(n.hosts))
 	}
-	// Hosts behind the same switches are reached by the same ways.
+	// Hosts behind the same switches have the same paths.
 	behind := make(map[string][]*Host)
 	var keys []string
 	for _, h := range n.hosts {
@@ -96,8 +96,8 @@ func (n *Network) route() error {
 	return nil
 }
 
-// setRoutes takes the ways to each host. Few of them differ, and what packets look at
-// are their numbers.
+// setRoutes sets the outputs to each host. There are few different sets, and packets use
+// their numbers.
 func (s *Switch) setRoutes(to [][]*Direction) error {
 	s.routes, s.ways = make([]uint16, len(to)), []ways{{}}
 	numbers := make(map[string]uint16)
@@ -113,7 +113,7 @@ func (s *Switch) setRoutes(to [][]*Direction) error {
 		i, ok := numbers[string(key)]
 		if !ok {
 			if len(s.ways) > math.MaxUint16 {
-				return fmt.Errorf("%w: the ways from switch %s to the hosts are of more than %d kinds", ErrConfig, s.name, math.MaxUint16)
+				return fmt.Errorf("%w: switch %s has more than %d different sets of outputs to hosts", ErrConfig, s.name, math.MaxUint16)
 			}
 			i = uint16(len(s.ways))
 			numbers[string(key)] = i
@@ -125,7 +125,7 @@ func (s *Switch) setRoutes(to [][]*Direction) error {
 	return nil
 }
 
-// routesTo finds the ways to hosts that are behind the same switches, into routes.
+// routesTo finds the paths to hosts that are behind the same switches, into routes.
 func (n *Network) routesTo(hosts []*Host, routes [][][]*Direction) {
 	dist := make([]int, len(n.switches)) // links to one of those, -1 for none
 	for i := range dist {
@@ -170,7 +170,7 @@ func (n *Network) routesTo(hosts []*Host, routes [][][]*Direction) {
 	}
 }
 
-// spanningTree says by which outputs a switch sends what goes to all.
+// spanningTree finds the outputs on which switches send broadcasts.
 func (n *Network) spanningTree() {
 	seen := make([]bool, len(n.switches))
 	tree := make(map[*Link]bool)

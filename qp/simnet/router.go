@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// RouteInfo is what a router learns of a packet that may leave a switch by several
-// outputs.
+// RouteInfo describes to a router a packet that a switch may send on several outputs.
 type RouteInfo struct {
 	To   *Host
 	Hash uint64 // of the five-tuple, mixed for this switch
 	Size int    // bytes on the wire with FCS
 	Now  time.Duration
-	In   int // port that it came by
+	In   int // port at which it was received
 
 	n *Network
 	p *packet
@@ -26,8 +25,8 @@ func (r *RouteInfo) Flow() (src, dst netip.AddrPort) {
 	return netip.AddrPortFrom(netip.AddrFrom16(t.src).Unmap(), t.sport), netip.AddrPortFrom(netip.AddrFrom16(t.dst).Unmap(), t.dport)
 }
 
-// Router chooses among the outputs of a switch that lead to a host by the shortest
-// ways, or by those of SetRoute. There are at least two, all of which are up.
+// Router chooses among the outputs of a switch that lead to a host on the shortest paths,
+// or by SetRoute. There are at least two, all of which are up.
 type Router interface {
 	Route(r *RouteInfo, ways []*Direction) int
 }
@@ -44,15 +43,14 @@ func pick(hash uint64, n int) int {
 	return int(hi)
 }
 
-// ECMP returns the router that a switch has unless it is given another: equal-cost
-// multipath by the hash of the five-tuple, so that a flow keeps its way.
+// ECMP returns the default router: equal-cost multipath by the hash of the five-tuple, so
+// that a flow keeps its path.
 func ECMP() Router {
 	return RouterFunc(func(r *RouteInfo, ways []*Direction) int { return pick(r.Hash, len(ways)) })
 }
 
-// Spray returns a router that sends each packet by the output where the fewest bytes
-// wait, and by each in turn of those that are equal. Packets of a flow overtake each
-// other.
+// Spray returns a router that sends each packet on the output where the fewest bytes wait,
+// and on each in turn of equal ones. Packets of a flow overtake each other.
 func Spray() Router {
 	turn := uint64(0)
 	return RouterFunc(func(r *RouteInfo, ways []*Direction) int {
@@ -61,7 +59,8 @@ func Spray() Router {
 	})
 }
 
-// shortest returns the way with the fewest bytes waiting, the first from some on.
+// shortest returns the output with the fewest bytes waiting, the first one from index from
+// on.
 func shortest(ways []*Direction, from int) int {
 	best := from
 	for i := 1; i < len(ways); i++ {
@@ -76,9 +75,9 @@ func shortest(ways []*Direction, from int) int {
 	return best
 }
 
-// Flowlets returns a router that keeps a flow on its way as long as its packets follow
-// each other within gap, and otherwise sends it by the output where the fewest bytes
-// wait. Flows whose hashes agree in 14 bits count as one.
+// Flowlets returns a router that keeps a flow on its path as long as its packets follow
+// each other within gap, and otherwise sends it on the output where the fewest bytes wait.
+// Flows whose hashes agree in 14 bits count as one.
 func Flowlets(gap time.Duration) Router {
 	type flowlet struct {
 		last time.Duration

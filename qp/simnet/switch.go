@@ -12,7 +12,7 @@ import (
 // maxWire is the most bytes that a frame takes on the wire, with preamble and gap.
 const maxWire = 4096 + frame.MaxHeaderSize + fcsSize + preambleSize + gapSize
 
-// SwitchConfig says what a switch is. Lengths are in bytes. The zero value is a
+// SwitchConfig holds the parameters of a switch. Lengths are in bytes. The zero value is a
 // switch with 12 MB of buffer that drops what does not fit.
 //
 // The priority of a frame is that of its VLAN tag, or the first three bits of
@@ -21,22 +21,22 @@ type SwitchConfig struct {
 	Name   string // empty: "switch" and a number
 	Buffer int    // shared by all ports; 0 means 12,000,000
 
-	// Lossless are the priorities that PFC protects: bit n is priority n. Each
-	// port and lossless priority has XOFF + Headroom of the buffer to itself; what
-	// is left is shared by the other priorities. With 0 for both of the first
-	// two, three quarters of the buffer are dealt out evenly.
+	// Lossless are the priorities that PFC protects: bit n is priority n. Each port and
+	// lossless priority has XOFF + Headroom of the buffer to itself; what is left is shared
+	// by the other priorities. With XOFF and XON both 0, three quarters of the buffer are
+	// divided evenly.
 	Lossless uint8
-	// XOFF is how much may wait that came by one port and priority before the
-	// port's peer is asked to pause it, and XON at how much it may go on; 0 means
-	// two frames less.
+	// XOFF is how many bytes received at one port in one priority may wait before the
+	// port's peer is requested to pause it, and XON the number at which it may resume; 0
+	// means two frames less.
 	XOFF, XON int
-	// Headroom is the room for what still comes after the request. 0 takes what
-	// the link's rate and delay call for: a round trip and three frames. Too
-	// little of it drops packets.
+	// Headroom is the room for packets that still arrive after the request. 0 means what
+	// the link's rate and delay need: a round trip and three frames. With too little of it
+	// packets are dropped.
 	Headroom int
 
-	// Dynamic, where not nil, has ports share the buffer instead; XOFF and XON are
-	// then not used. Policy, where not nil, makes a policy of the caller's.
+	// Dynamic, where not nil, makes ports share the buffer instead; XOFF and XON are then
+	// not used. Policy, where not nil, returns a policy of the caller's.
 	Dynamic *Dynamic
 	Policy  func(c *SwitchConfig) BufferPolicy
 
@@ -46,19 +46,18 @@ type SwitchConfig struct {
 	ECN     *cnp.CongestionParams
 	ECNRate uint64
 
-	// Router, where not nil, makes what chooses among ways of equal length; nil is
-	// ECMP.
+	// Router, where not nil, returns the router that chooses among paths of equal length;
+	// nil: ECMP.
 	Router func() Router
 
-	// Trim has packets that find no room in a priority that is not lossless cut to
-	// their headers and sent on, marked with TrimDSCP, in the priority of that DSCP.
-	// Their payload and ICRC are gone, and the lengths in their headers are those of what
-	// is left.
+	// Trim: packets for which there is no room in a priority that is not lossless are cut
+	// to their headers and forwarded with TrimDSCP, in the priority of that DSCP. They have
+	// no payload and no ICRC, and the lengths in their headers are those of the rest.
 	Trim     bool
 	TrimDSCP uint8
 
-	// Watchdog, where not 0, is how long a queue may be held up by a pause; then what
-	// waits in it and what comes for it is dropped, until the pause ends.
+	// Watchdog, where not 0, is how long a queue may be paused; then the packets that wait
+	// in it, and further ones for it, are dropped until the pause ends.
 	Watchdog time.Duration
 
 	// Weights are the shares of the output for each priority, served by deficit
@@ -67,16 +66,16 @@ type SwitchConfig struct {
 	Weights [8]int
 }
 
-// Switch stores packets and forwards them: output-queued, with one buffer. A
-// packet leaves the buffer as it begins to be sent.
+// Switch stores packets and forwards them: output-queued, with one buffer. A packet leaves
+// the buffer when the switch starts to send it.
 type Switch struct {
-	// What every packet looks at comes first.
+	// Used for every packet: these come first.
 	n        *Network
 	e        *engine
-	routes   []uint16      // by number of the destination host: which of ways
+	routes   []uint16      // by number of the destination host: index in ways
 	ways     []ways        // the first is none
 	static   *staticBuffer // buffer, where it is that
-	xoff     []uint8       // by port: priorities that its peer was asked to pause
+	xoff     []uint8       // by port: priorities that its peer was requested to pause
 	lossless uint8
 	strict   uint8 // priorities
 	used     int
@@ -111,13 +110,13 @@ type swPort struct {
 	sw       *Switch
 	end      *end
 	id       int32    // in Network.swPorts
-	repeatAt [8]int64 // when the pause that was asked for is asked for again
+	repeatAt [8]int64 // when the requested pause is to be requested again
 	awaited  uint8    // priorities that have an event, at repeatAt or before
 }
 
 // egress is a port as an output.
 type egress struct {
-	// What every packet looks at: a line of the processor's cache, and one of q.
+	// Used for every packet: one cache line, and one of q.
 	sw       *Switch
 	d        *Direction
 	control  list    // PFC frames, before all else
@@ -126,8 +125,8 @@ type egress struct {
 	bytes    int32
 	port     int32 // of the switch
 	nonEmpty uint8
-	paused   uint8 // priorities that stand still
-	dead     uint8 // those of paused that the watchdog has given up
+	paused   uint8 // priorities that are paused
+	dead     uint8 // those of paused that the watchdog has flushed
 	marks    bool  // by cp
 	turn     int32
 	maxBytes int32 // that there were
@@ -141,14 +140,14 @@ type egress struct {
 	from    int64 // when area was 0
 }
 
-// queue is what waits for an output in one priority.
+// queue holds the packets that wait for an output in one priority.
 type queue struct {
 	list
 	bytes int32
 }
 
-// AddSwitch adds a switch. Errors wrap ErrConfig or cnp.ErrParams; that the buffer
-// is too small for its ports shows when the network runs first.
+// AddSwitch adds a switch. Errors wrap ErrConfig or cnp.ErrParams; a buffer that is too
+// small for the ports is an error of the first run.
 func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 	if cfg.Buffer == 0 {
 		cfg.Buffer = 12_000_000
@@ -209,12 +208,11 @@ func (s *Switch) Name() string { return s.name }
 // Buffered returns how many bytes wait in the switch, and the most there were.
 func (s *Switch) Buffered() (now, most int) { return s.used, s.maxUsed }
 
-// NoRoute returns how many packets were dropped because no link leads to the host
-// that they were for.
+// NoRoute returns how many packets were dropped because no link leads to their destination
+// host.
 func (s *Switch) NoRoute() uint64 { return s.noRoute }
 
-// Outputs returns the directions that lead away from the switch, in the order of
-// its links.
+// Outputs returns the directions in which the switch sends, in the order of its links.
 func (s *Switch) Outputs() []*Direction {
 	out := make([]*Direction, len(s.ports))
 	for i, p := range s.ports {
@@ -251,7 +249,7 @@ func newEgress(d *Direction, s *Switch, limit int) *egress {
 	return q
 }
 
-// share tells the buffer's policy what ports there are.
+// share passes the ports to the buffer's policy.
 func (s *Switch) share() error {
 	var ports []PortInfo
 	for _, p := range s.ports {

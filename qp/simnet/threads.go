@@ -7,13 +7,12 @@ import (
 )
 
 // A network with several threads runs in windows of time. Nothing that happens in one
-// engine within a window reaches another before its end, since links between engines
-// take longer than that; what was sent on them is handed over when all have come to
-// the end. Events have an order that does not depend on who caused them, so that each
-// engine does what it would do alone.
+// engine within a window reaches another before its end, since links between engines have a
+// longer delay; packets sent on them are handed over at the end of the window. The order of
+// events does not depend on what caused them, so that each engine runs as it would alone.
 
-// partition deals switches, each with its hosts, out to the engines, and moves the
-// events to where they belong.
+// partition distributes switches, each with its hosts, to the engines, and moves the events
+// to where they belong.
 func (n *Network) partition() {
 	want := max(1, n.cfg.Threads)
 	if want == 1 && len(n.engines) == 1 {
@@ -24,7 +23,7 @@ func (n *Network) partition() {
 		first := n.engines[0]
 		n.engines = append(n.engines, newEngine(n, len(n.engines), first.now, first.clock))
 	}
-	// The heaviest first, each to the engine that has least.
+	// The heaviest first, each to the engine with the least weight.
 	slices.SortStableFunc(groups, func(a, b *group) int { return cmp.Compare(b.weight, a.weight) })
 	load := make([]int, len(n.engines))
 	for _, g := range groups {
@@ -50,7 +49,7 @@ func (n *Network) partition() {
 	n.moveEvents()
 }
 
-// moveEvents puts all events where what they are of is now.
+// moveEvents moves all events to the engines of their switches and hosts.
 func (n *Network) moveEvents() {
 	var events []event
 	var rest []func() // puts timers and calls back
@@ -94,7 +93,7 @@ func (n *Network) owner(c class, arg int32) *engine {
 	return n.dirs[arg].e
 }
 
-// group is what has to be in one engine.
+// group is a set of nodes that must be in one engine.
 type group struct {
 	switches []*Switch
 	hosts    []*Host
@@ -149,8 +148,8 @@ func (n *Network) groups() (out []*group) {
 	return out
 }
 
-// lookahead returns for how long no engine can reach another: the shortest delay of a
-// link between two.
+// lookahead returns the time for which engines cannot affect each other: the shortest delay
+// of a link between two.
 func (n *Network) lookahead() int64 {
 	least := int64(searchEvery)
 	for _, d := range n.dirs {
@@ -161,7 +160,7 @@ func (n *Network) lookahead() int64 {
 	return least
 }
 
-// runThreads does all events up to end.
+// runThreads handles all events up to end.
 func (n *Network) runThreads(end int64) error {
 	ahead := n.lookahead()
 	w := newWorkers(n.engines)
@@ -207,7 +206,7 @@ func (n *Network) runThreads(end int64) error {
 
 // balance is how evenly the events of windows were spread over the engines.
 type balance struct {
-	all, longest uint64 // events, and those of the engine of each window that had most
+	all, longest uint64 // all events, and the sum over windows of those of the busiest engine
 	before       []uint64
 }
 
@@ -228,9 +227,9 @@ func (b *balance) end(engines []*engine) {
 	b.longest += most
 }
 
-// Balance returns how many times sooner than one thread Config.Threads threads could have
-// been done so far, if each event took the same time and waiting for each other none: all
-// events by those of the busiest thread of each window. It is 1 for one thread.
+// Balance returns the speedup of Config.Threads threads over one that was possible so far,
+// if each event took the same time and waiting for each other took none: all events divided
+// by those of the busiest thread of each window. It is 1 for one thread.
 func (n *Network) Balance() float64 {
 	if n.balance.longest == 0 {
 		return 1
@@ -238,8 +237,8 @@ func (n *Network) Balance() float64 {
 	return float64(n.balance.all) / float64(n.balance.longest)
 }
 
-// exchange hands over what was sent between engines. For each packet an empty one
-// comes back, so that none runs out.
+// exchange hands over packets sent between engines. For each an unused packet is returned,
+// so that neither engine runs out of them.
 func (n *Network) exchange() {
 	for _, e := range n.engines {
 		for _, d := range e.crossing {
@@ -283,7 +282,7 @@ func newWorkers(engines []*engine) *workers {
 	return w
 }
 
-// run has all engines do their events up to limit. Those that have none are left alone.
+// run makes all engines handle their events up to limit, except those that have none.
 func (w *workers) run(limit int64) {
 	busy := 0
 	for i, e := range w.engines[1:] {
@@ -313,8 +312,8 @@ type logged struct {
 	fate Fate
 }
 
-// replay tells the observer of a window in the order in which a single engine would
-// have: at each moment that of the engine whose event is first.
+// replay calls the observer for the packet events of a window, in the order of a single
+// engine: the earliest event of all engines is next.
 func (n *Network) replay() {
 	for {
 		var first *engine
@@ -336,7 +335,7 @@ func (n *Network) replay() {
 	}
 }
 
-// observe tells the observer of a packet.
+// observe calls the observer for a packet, or logs it for replay.
 func (e *engine) observe(d *Direction, p *packet, fate Fate) {
 	n := e.n
 	if n.observer == nil {

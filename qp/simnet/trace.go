@@ -23,7 +23,7 @@ const (
 	Corrupted              // it will arrive with a bit changed
 	Duplicated             // it will arrive twice
 	Reordered              // it will arrive late
-	Dropped                // by a switch that has no room, or gave up the queue
+	Dropped                // by a switch that has no room, or whose watchdog flushed the queue
 )
 
 var fateNames = [...]string{"sent", "lost", "corrupted", "duplicated", "reordered", "dropped"}
@@ -36,24 +36,24 @@ func (f Fate) String() string {
 	return strconv.Itoa(int(f))
 }
 
-// PacketEvent is a packet that begins to be sent on a link, or is dropped where it
-// was to wait for it.
+// PacketEvent is a packet that a node starts to send on a link, or that a switch drops
+// instead of queueing it.
 type PacketEvent struct {
 	At        time.Duration // since the network's start
 	Direction *Direction
 	Fate      Fate
 	Size      int          // bytes on the wire with FCS
 	Frame     *frame.Frame // nil where it is not RoCE
-	PFC       *pfc.Frame   // nil where it is none
+	PFC       *pfc.Frame   // nil where it is not a PFC frame
 	Raw       []byte       // the frame without FCS, where the network carries bytes
 }
 
-// Observe has fn called for each packet that begins to be sent on a link, and for
-// each that a switch drops. What it is given is good until it returns. nil
-// switches it off.
+// Observe sets the function that is called for each packet that a node starts to send on a
+// link, and for each that a switch drops. The event is valid until it returns. nil removes
+// it.
 func (n *Network) Observe(fn func(*PacketEvent)) { n.observer = fn }
 
-// tell tells the observer.
+// tell calls the observer.
 func (n *Network) tell(d *Direction, p *packet, fate Fate, at time.Duration) {
 	e := n.engines[0]
 	e.describe(&e.event, d, p, fate)
@@ -77,8 +77,8 @@ func (e *engine) describe(ev *PacketEvent, d *Direction, p *packet, fate Fate) {
 	}
 }
 
-// Trace writes a line for each packet event to w: see AppendText. It takes the
-// place of Observe.
+// Trace writes a line for each packet event to w: see AppendText. It replaces the function
+// of Observe.
 func (n *Network) Trace(w io.Writer) {
 	var line []byte
 	n.Observe(func(e *PacketEvent) {

@@ -2,18 +2,17 @@ package simnet
 
 import "math/bits"
 
-// warmMost is how many events are looked ahead at.
+// warmMost is for how many events memory is read ahead.
 const warmMost = 16
 
-// warmFrom is from how many directions on a network is large: with their queues,
-// switches and packets some 1.5 kB for each are looked at all the time.
+// warmFrom is the number of directions from which on a network is large: with queues,
+// switches and packets, about 1.5 kB for each direction are in use all the time.
 var warmFrom = 400
 
-// warm reads what the events of a slot are going to look at, each a chain of what leads
-// to what: direction, packet, switch, way, queue. The chains do not depend on each other,
-// so that the processor waits for the memory of several at once, and not once for each
-// thing that each event looks at. In a network that fits the cache this gains nothing;
-// in a large one it is half of the time.
+// warm reads the memory that the events of a slot will use, for each a chain of pointers:
+// direction, packet, switch, output, queue. The chains do not depend on each other, so that
+// the processor waits for several at once instead of for each load in turn. In a network
+// that fits the cache this gains nothing; in a large one it halves the time.
 func (e *engine) warm(list []event) {
 	dirs, sum := e.n.dirs, uint64(0)
 	for i := max(0, len(list)-warmMost); i < len(list); i++ {

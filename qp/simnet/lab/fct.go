@@ -10,14 +10,13 @@ import (
 	"time"
 )
 
-// Bin is the slowdown of the transfers of some sizes.
+// Bin is the slowdown of the transfers in a range of sizes.
 type Bin struct {
-	From  int `json:"from"` // bytes, the first size of the bin
-	To    int `json:"to"`   // the first beyond it, 0 for no end
+	From  int `json:"from"` // bytes, the smallest size of the bin
+	To    int `json:"to"`   // bytes, the smallest size above the bin, 0 for no end
 	Count int `json:"count"`
 	Over  int `json:"over"` // of Count
-	// The slowdown that a part of the transfers is below: half, 95, 99, 99.9 percent. 0
-	// where none is over.
+	// Percentiles of the slowdown: 50, 95, 99, 99.9. 0 where no transfer is complete.
 	P50  float64 `json:"p50"`
 	P95  float64 `json:"p95"`
 	P99  float64 `json:"p99"`
@@ -29,9 +28,9 @@ type Bin struct {
 // DefaultBins are edges of sizes that suit the distributions of this package, in bytes.
 var DefaultBins = []int{10_000, 100_000, 1_000_000, 10_000_000}
 
-// Slowdowns sorts transfers into bins by their size, at the given edges, which rise, and
-// returns each bin's slowdown. The last row is that of all. Transfers that began before
-// warmup do not count.
+// Slowdowns sorts transfers into bins by their size, at the given edges in ascending order,
+// and returns each bin's slowdown. The last row is that of all. Transfers that started
+// before warmup do not count.
 func Slowdowns(out []Outcome, edges []int, warmup time.Duration) []Bin {
 	bins := make([]Bin, len(edges)+2)
 	down := make([][]float64, len(bins))
@@ -86,7 +85,7 @@ func WriteBins(w io.Writer, bins []Bin) {
 		}
 		fmt.Fprintf(w, "%-22s %8d %8.2f %8.2f %8.2f %8.2f %12v", name, b.Count, b.P50, b.P95, b.P99, b.P999, b.MeanTime)
 		if b.Over != b.Count {
-			fmt.Fprintf(w, "  (%d not over)", b.Count-b.Over)
+			fmt.Fprintf(w, "  (%d not complete)", b.Count-b.Over)
 		}
 		fmt.Fprintln(w)
 	}
@@ -120,8 +119,9 @@ func WriteOutcomes(w io.Writer, out []Outcome) error {
 }
 
 // WriteCSV writes the report's samples: a line for each, with the time in microseconds,
-// each flow's goodput, each watched queue's length, the rate it was sent at, and the part
-// of the time that it was paused.
+// each flow's goodput in bits per second, and of each watched queue the length in bytes,
+// the rate at which it was sent in bits per second, and the fraction of the time that it
+// was paused.
 func (r *Report) WriteCSV(w io.Writer) error {
 	c := csv.NewWriter(w)
 	row := []string{"time_us"}
@@ -151,8 +151,8 @@ func (r *Report) WriteCSV(w io.Writer) error {
 // WriteJSON writes v as a line of JSON.
 func WriteJSON(w io.Writer, v any) error { return json.NewEncoder(w).Encode(v) }
 
-// Percentile returns the value below which the part p (0..1) of d lies, by the
-// nearest rank, or 0 for none. d is left as it is.
+// Percentile returns the percentile p (0..1) of d by the nearest rank, or 0 where d is
+// empty. d is not changed.
 func Percentile(d []time.Duration, p float64) time.Duration {
 	if len(d) == 0 {
 		return 0
@@ -163,8 +163,8 @@ func Percentile(d []time.Duration, p float64) time.Duration {
 	return d[min(max(i, 0), len(d)-1)]
 }
 
-// Jain returns Jain's index of fairness of the shares x: 1 when all are equal,
-// 1/n when one has all. Of no shares, or of nothing, it is 1.
+// Jain returns Jain's fairness index of the shares x: 1 when all are equal, 1/n when one
+// has everything. It is 1 where x is empty or all zero.
 func Jain(x []float64) float64 {
 	sum, squares := 0.0, 0.0
 	for _, v := range x {

@@ -18,10 +18,10 @@ const (
 	aethSize         = 4
 )
 
-// Ideal returns how long a WRITE of size bytes takes from its post to its completion when
-// it is alone: the time on each link of the shortest way, where packets follow each other
-// and are stored and forwarded, and that of the acknowledgement on the way back. mtu 0 is
-// 4096.
+// Ideal returns how long a WRITE of size bytes takes from its post to its completion in an
+// idle network: the time on each link of the shortest path, on which packets follow each
+// other and are stored and forwarded, and that of the acknowledgement. An mtu of 0 means
+// 4096. The error is ErrConfig where there is no path.
 func Ideal(n *simnet.Network, from, to *simnet.Host, size, mtu int) (time.Duration, error) {
 	if mtu == 0 {
 		mtu = 4096
@@ -31,7 +31,7 @@ func Ideal(n *simnet.Network, from, to *simnet.Host, size, mtu int) (time.Durati
 		return 0, err
 	}
 	if path == nil {
-		return 0, fmt.Errorf("%w: no way from %s to %s", simnet.ErrConfig, from.Name(), to.Name())
+		return 0, fmt.Errorf("%w: no path from %s to %s", simnet.ErrConfig, from.Name(), to.Name())
 	}
 	gid, _ := to.Port.GID(0)
 	header := header4
@@ -57,7 +57,7 @@ func Ideal(n *simnet.Network, from, to *simnet.Host, size, mtu int) (time.Durati
 		passed += full*per + delay
 		slowest = max(slowest, (full+gap)*per)
 		if packets > 1 {
-			// The first packet's RETH holds the others up once, at the first link.
+			// The first packet's RETH delays the others once, at the first link.
 			b := passed + float64(packets-2)*slowest
 			if before == 0 {
 				before = rethSize * per

@@ -10,33 +10,33 @@ import (
 	"github.com/roce-go/roce/qp/simnet"
 )
 
-// Play says how a workload runs. The zero value is good.
+// Play holds the parameters of a run of a workload. The zero value can be used.
 type Play struct {
-	// Conn is what queue pairs are made of. Each transfer that waits for none and that
-	// none waits for has a pair of its own, and is a WRITE; the others share one
-	// between each two hosts, and are SENDs.
+	// Conn holds the parameters of queue pairs. A transfer that depends on no other, and on
+	// which no other depends, is a WRITE over a pair of its own; the others are SENDs, and
+	// share one pair between each two hosts.
 	Conn simnet.ConnConfig
-	// Limit is how long the network runs at most; 0 means 10 s.
+	// Limit is how long the network runs at most, in virtual time; 0 means 10 s.
 	Limit time.Duration
-	// Progress, where not nil, is called now and then with the number of transfers
-	// that are over, of all.
+	// Progress, where not nil, is called from time to time with the number of transfers
+	// that are complete, and that of all.
 	Progress func(over, all int)
 }
 
-// Outcome is what became of a transfer.
+// Outcome is the result of a transfer.
 type Outcome struct {
 	Transfer
-	Began time.Duration // since the network's start; negative if it never did
-	// Time is how long it took from its post to its completion, 0 if it is not over.
+	Began time.Duration // since the network's start; negative if it was never posted
+	// Time is how long it took from its post to its completion, 0 if it is not complete.
 	Time time.Duration
-	// Ideal is how long it takes in a network where nothing else moves.
+	// Ideal is how long it takes in an idle network.
 	Ideal time.Duration
 }
 
 // Over reports whether the transfer is complete.
 func (o *Outcome) Over() bool { return o.Time > 0 }
 
-// Slowdown returns Time as a multiple of Ideal, 0 if the transfer is not over.
+// Slowdown returns Time as a multiple of Ideal, 0 if the transfer is not complete.
 func (o *Outcome) Slowdown() float64 {
 	if o.Ideal <= 0 {
 		return 0
@@ -44,10 +44,10 @@ func (o *Outcome) Slowdown() float64 {
 	return float64(o.Time) / float64(o.Ideal)
 }
 
-// batch is how often queue pairs are made for what begins next, and taken away.
+// batch is how often queue pairs are created for the next transfers, and destroyed.
 const batch = 100 * time.Microsecond
 
-// Playing is a workload under way.
+// Playing is a running workload.
 type Playing struct {
 	n       *simnet.Network
 	p       Play
@@ -55,8 +55,8 @@ type Playing struct {
 	alone   []int // transfers with a queue pair of their own, by start
 	next    int   // of alone
 	live    []*simnet.Flow
-	again   uint64 // retransmitted by queue pairs that are gone
-	over    []int  // transfers that are over, by the number of the host that they are from
+	again   uint64 // retransmitted by queue pairs that were destroyed
+	over    []int  // complete transfers, by the number of their sending host
 	waiting []int  // how many transfers each waits for
 	wakes   [][]int
 	pairs   map[[2]int]*pair
@@ -65,12 +65,12 @@ type Playing struct {
 // pair is a queue pair that transfers share.
 type pair struct {
 	flow    *simnet.Flow
-	backlog []int // transfers that are to be posted
+	backlog []int // transfers to be posted
 }
 
-// Run runs transfers on a network, and returns what became of each, in their order.
-// Transfers that the time was too short for, or that failed, are not Over. Errors are
-// those of the network, and simnet.ErrConfig for transfers that cannot be.
+// Run runs transfers on a network, and returns the outcome of each, in their order.
+// Transfers for which the time was too short, or that failed, are not Over. Errors are
+// those of the network, and simnet.ErrConfig for impossible transfers.
 func (p Play) Run(n *simnet.Network, list []Transfer) ([]Outcome, error) {
 	if p.Limit == 0 {
 		p.Limit = 10 * time.Second
@@ -97,8 +97,8 @@ func (p Play) Run(n *simnet.Network, list []Transfer) ([]Outcome, error) {
 	return x.out, nil
 }
 
-// Start is Run for callers that run the network themselves, a piece at a time: before
-// each, they call Prepare. Limit and Progress are not used.
+// Start is Run for callers that run the network themselves, in intervals: they call Prepare
+// before each. Limit and Progress are not used.
 func (p Play) Start(n *simnet.Network, list []Transfer) (*Playing, error) {
 	x := &Playing{n: n, p: p, out: make([]Outcome, len(list)), over: make([]int, len(n.Hosts())),
 		waiting: make([]int, len(list)), wakes: make([][]int, len(list)), pairs: make(map[[2]int]*pair)}
@@ -108,7 +108,7 @@ func (p Play) Start(n *simnet.Network, list []Transfer) (*Playing, error) {
 	return x, nil
 }
 
-// Over returns how many transfers are over.
+// Over returns how many transfers are complete.
 func (x *Playing) Over() (sum int) {
 	for _, k := range x.over {
 		sum += k
@@ -116,17 +116,18 @@ func (x *Playing) Over() (sum int) {
 	return sum
 }
 
-// Outcomes returns what became of each transfer so far.
+// Outcomes returns the outcome of each transfer so far.
 func (x *Playing) Outcomes() []Outcome { return x.out }
 
-// Retransmitted returns how many packets senders sent again so far.
+// Retransmitted returns how many packets were retransmitted so far.
 func (x *Playing) Retransmitted() uint64 {
 	sum := x.again
 	x.flows(func(f *simnet.Flow) { sum += retransmitted(f) })
 	return sum
 }
 
-// Status returns what a queue pair that there still is failed with, or qp.Success.
+// Status returns the status with which a queue pair has failed, or qp.Success. Destroyed
+// queue pairs do not count.
 func (x *Playing) Status() qp.Status {
 	s := qp.Success
 	x.flows(func(f *simnet.Flow) {
@@ -151,7 +152,7 @@ func retransmitted(f *simnet.Flow) uint64 {
 	return q.Counters().Retransmitted
 }
 
-// plan checks the transfers and makes the queue pairs that they share.
+// plan checks the transfers and creates the queue pairs that they share.
 func (x *Playing) plan(list []Transfer) error {
 	hosts := x.n.Hosts()
 	most := make(map[[2]int]int)
@@ -205,8 +206,8 @@ func (x *Playing) plan(list []Transfer) error {
 	return nil
 }
 
-// begin posts a transfer of a shared pair. It and the two below run at the transfer's
-// sender, but for received.
+// begin posts a transfer of a shared pair. It and the next function run at the transfer's
+// sender.
 func (x *Playing) begin(i int) {
 	t := &x.out[i]
 	h := x.n.Hosts()[t.From]
@@ -242,7 +243,7 @@ func (x *Playing) sent(pr *pair, i int) {
 	}
 }
 
-// received runs at the receiver, and wakes what waits there.
+// received runs at the receiver, and starts the transfers that wait there.
 func (x *Playing) received(i int) {
 	for _, k := range x.wakes[i] {
 		if x.out[k].From == x.out[i].To {
@@ -257,8 +258,8 @@ func (x *Playing) ready(k int) {
 	}
 }
 
-// Prepare makes queue pairs for the transfers that begin before until, a time since the
-// network's start, and takes away those of transfers that are over.
+// Prepare creates queue pairs for the transfers that start before until, a time since the
+// network's start, and destroys those of complete transfers.
 func (x *Playing) Prepare(until time.Duration) error {
 	live := x.live[:0]
 	for _, f := range x.live {

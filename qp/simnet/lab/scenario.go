@@ -8,7 +8,7 @@ import (
 	"github.com/roce-go/roce/qp/simnet"
 )
 
-// Scenario is flows over a network, watched while it runs.
+// Scenario runs flows over a network and samples them.
 //
 //	f, err := lab.Topology{...}.Star(9)
 //	s := lab.NewScenario(f.Network, 10*time.Microsecond)
@@ -28,8 +28,8 @@ type Scenario struct {
 	taken  int // samples
 }
 
-// NewScenario returns a scenario that looks at flows and queues once in every,
-// which 0 makes 10 us.
+// NewScenario returns a scenario that samples flows and queues once in every; 0 means 10
+// us.
 func NewScenario(n *simnet.Network, every time.Duration) *Scenario {
 	if every <= 0 {
 		every = 10 * time.Microsecond
@@ -37,8 +37,8 @@ func NewScenario(n *simnet.Network, every time.Duration) *Scenario {
 	return &Scenario{n: n, every: every}
 }
 
-// Flow adds a flow, between runs as well: its samples before that are 0. An error
-// shows in Run.
+// Flow adds a flow, also between runs: its samples before that are 0. Run returns its
+// error.
 func (s *Scenario) Flow(cfg simnet.FlowConfig) *simnet.Flow {
 	f, err := s.n.AddFlow(cfg)
 	if err != nil {
@@ -49,10 +49,11 @@ func (s *Scenario) Flow(cfg simnet.FlowConfig) *simnet.Flow {
 	return f
 }
 
-// Watch has the queue of a direction sampled, from now on: 0 stands for before.
+// Watch samples the queue of a direction from now on: its samples before that are 0.
 func (s *Scenario) Watch(d *simnet.Direction) { s.queues = append(s.queues, d) }
 
-// Report is what a scenario saw. Samples of index i are of the time up to At(i).
+// Report holds the samples of a scenario. Those of index i are of the interval that ends at
+// At(i).
 type Report struct {
 	Every   time.Duration
 	Start   time.Duration // of the first sample, since the network's start
@@ -62,31 +63,31 @@ type Report struct {
 
 	// Sums over the whole network and run.
 	Packets, Dropped, Marked uint64
-	PauseFrames              uint64 // that ask for a pause
-	Pauses                   uint64 // times that a direction and priority stood still
+	PauseFrames              uint64 // that request a pause
+	Pauses                   uint64 // times that a priority of a direction was paused
 	PausedFor                time.Duration
 	CNPs                     uint64
 	Retransmitted, Timeouts  uint64
 }
 
-// FlowReport is what was seen of a flow.
+// FlowReport holds the samples of a flow.
 type FlowReport struct {
 	Flow  *simnet.Flow
 	Bytes []uint64 // of messages received, by sample
 }
 
-// QueueReport is what was seen of a queue.
+// QueueReport holds the samples of a queue.
 type QueueReport struct {
 	Direction *simnet.Direction
 	Bytes     []int           // waiting, by sample
 	Sent      []uint64        // bytes, by sample
-	Paused    []time.Duration // by sample: how long a priority stood still, all added up
+	Paused    []time.Duration // by sample: how long priorities were paused, added up
 
 	sent   uint64
 	paused time.Duration
 }
 
-// pausedFor returns how long priorities of a direction stood still, added up.
+// pausedFor returns how long priorities of a direction were paused, added up.
 func pausedFor(c *simnet.LinkCounters) (sum time.Duration) {
 	for _, d := range c.PausedFor {
 		sum += d
@@ -97,8 +98,8 @@ func pausedFor(c *simnet.LinkCounters) (sum time.Duration) {
 // At returns the time of sample i.
 func (r *Report) At(i int) time.Duration { return r.Start + time.Duration(i+1)*r.Every }
 
-// Run lets the network run for d and reports. It may be called again: the report
-// goes on.
+// Run runs the network for d of virtual time and reports. It may be called again: the
+// report is continued.
 func (s *Scenario) Run(d time.Duration) (*Report, error) {
 	if s.err != nil {
 		return nil, s.err
@@ -214,8 +215,8 @@ func (r *Report) Fairness(from, to, window time.Duration, flows ...int) float64 
 	return sum / float64(n)
 }
 
-// Queue returns mean, 99th percentile and most of the samples of a queue between
-// two times, in bytes.
+// Queue returns mean, 99th percentile and maximum of the samples of a queue between two
+// times, in bytes.
 func (r *Report) Queue(queue int, from, to time.Duration) (mean, p99, most int) {
 	b := r.Queues[queue].Bytes
 	i, j := r.samples(from, to, len(b))

@@ -45,8 +45,8 @@ func SizesByName(name string) (*Sizes, error) {
 	return nil, fmt.Errorf("%w: no distribution %q, want websearch, hadoop or storage", simnet.ErrConfig, name)
 }
 
-// NewSizes returns the distribution of which percents[i] percent are at most bytes[i].
-// Both rise, from 0 percent to 100.
+// NewSizes returns the distribution of which percents[i] percent are at most bytes[i]. Both
+// ascend, percents from 0 to 100. Errors wrap simnet.ErrConfig.
 func NewSizes(name string, bytes, percents []float64) (*Sizes, error) {
 	s := &Sizes{Name: name}
 	if len(bytes) < 2 || len(bytes) != len(percents) || percents[0] != 0 || percents[len(percents)-1] != 100 {
@@ -102,7 +102,7 @@ func (s *Sizes) Mean() float64 {
 	return mean
 }
 
-// At returns the size that the part u, 0 to 1, of all flows are smaller than, 1 at least.
+// At returns the quantile u, 0 to 1, of the sizes in bytes, at least 1.
 func (s *Sizes) At(u float64) int {
 	i := sort.Search(len(s.points)-1, func(i int) bool { return s.points[i].part >= u })
 	if i == 0 {

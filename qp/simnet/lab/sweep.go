@@ -10,7 +10,7 @@ import (
 	"github.com/roce-go/roce/qp/simnet"
 )
 
-// Shard is the part of a sweep that one machine does: points I, I+N, I+2N and so on. The
+// Shard is the part of a sweep that one machine runs: points I, I+N, I+2N and so on. The
 // zero value is all of it.
 type Shard struct {
 	I, N int
@@ -33,11 +33,10 @@ func ParseShard(s string) (Shard, error) {
 // Has reports whether point k is of the shard.
 func (s Shard) Has(k int) bool { return s.N <= 1 || k%s.N == s.I }
 
-// Sweep runs fn for each point of the shard, on as many cores as there are, each point
-// on one, and calls got with each result in the order of the points. The first error of
-// fn or got ends it. Results do not depend on the number of cores or shards, as long as
-// fn depends on its point alone: lines of JSON that shards wrote can be put together and
-// sorted.
+// Sweep runs fn for each point of the shard, on as many cores as there are, each point on
+// one, and calls got with each result in the order of the points. The first error of fn or
+// got ends it. Results do not depend on the number of cores or shards, as long as fn
+// depends only on its point: lines of JSON that shards wrote can be joined and sorted.
 func Sweep[P, R any](points []P, shard Shard, fn func(i int, p P) (R, error), got func(i int, r R) error) error {
 	type result struct {
 		r    R

@@ -11,7 +11,7 @@ import (
 	"github.com/roce-go/roce/qp/simnet"
 )
 
-// Read makes the network that a file describes, a line for each part:
+// Read creates the network that a file describes, a line for each part:
 //
 //	# a pair of leaves
 //	switch leaf0
@@ -21,8 +21,8 @@ import (
 //	link   leaf0 leaf1 400G 500ns
 //
 // A link has the names of its ends, its rate (K, M, G, T for powers of a thousand bits a
-// second) and its delay. Rate, Core and Delay of t stand in for what a link leaves out:
-// Rate where an end is a host.
+// second) and its delay. Where a link leaves them out, the delay is Delay of t, and the
+// rate is Rate where an end is a host, else Core.
 func (t Topology) Read(r io.Reader) (*Fabric, error) {
 	f := t.build()
 	nodes := make(map[string]simnet.Node)

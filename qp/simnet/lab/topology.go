@@ -5,13 +5,13 @@
 //   - workloads: flow sizes that papers use ([WebSearch], [Hadoop], [Storage]), arrivals
 //     at a load ([Poisson]), collectives ([RingAllReduce], [AllToAll], [Incast]), or from a
 //     file ([ReadTransfers]);
-//   - what runs them ([Play], [Scenario]) and what came out: completion times against the
+//   - runs of them ([Play], [Scenario]) and their results: completion times against the
 //     ideal ([Slowdowns]), time series of queues, rates and pauses ([Report]), as tables,
 //     CSV and JSON;
 //   - sweeps of independent networks over all cores, and over machines ([Sweep], [Shard]).
 //
-// Everything is determined by its seeds: the same again on any machine, for any number
-// of threads and shards.
+// Everything is determined by its seeds: results are the same on any machine, for any
+// number of threads and shards.
 package lab
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/roce-go/roce/qp/simnet"
 )
 
-// Topology says of what kind the parts of a ready-made network are.
+// Topology holds the parameters of the hosts, switches and links of a ready-made network.
 type Topology struct {
 	Network simnet.Config
 	Host    simnet.HostConfig // Name and LineRate are filled in; Addr is of the first, the others count up
@@ -31,7 +31,7 @@ type Topology struct {
 	Delay   time.Duration // of each link; 0 means 1 us
 }
 
-// Fabric is a network that was made from a Topology.
+// Fabric is a network that was created from a Topology.
 type Fabric struct {
 	*simnet.Network
 	// Bottleneck is the direction that congestion is expected at: of a dumbbell
@@ -120,9 +120,9 @@ func (t Topology) Dumbbell(n int) (*Fabric, error) {
 	return f, nil
 }
 
-// Clos is a tree of two tiers: every leaf is linked to every spine, and has so
-// many hosts. Switches has the leaves first; host k of leaf j is Hosts[j*perLeaf+k]
-// and is called by both numbers.
+// Clos is a tree of two tiers: every leaf is linked to every spine, and has perLeaf hosts.
+// Switches has the leaves first; host k of leaf j is Hosts[j*perLeaf+k] and is called by
+// both numbers.
 func (t Topology) Clos(leaves, spines, perLeaf int) (*Fabric, error) {
 	f := t.build()
 	l, err := t.switches(f, leaves, "leaf")
@@ -146,8 +146,8 @@ func (t Topology) Clos(leaves, spines, perLeaf int) (*Fabric, error) {
 	return f, nil
 }
 
-// Ring is n switches in a circle, each with so many hosts. All packets go round
-// one way, which PFC makes prone to deadlock.
+// Ring is n switches in a cycle, each with perSwitch hosts. All packets use one direction,
+// so that PFC can cause a deadlock.
 func (t Topology) Ring(n, perSwitch int) (*Fabric, error) {
 	f := t.build()
 	s, err := t.switches(f, n, "s")
@@ -177,16 +177,16 @@ func (t Topology) Ring(n, perSwitch int) (*Fabric, error) {
 	return f, nil
 }
 
-// Tiers says how large a network of three tiers is.
+// Tiers holds the size of a network of three tiers.
 type Tiers struct {
 	Pods  int
 	Edge  int // switches of a pod that have hosts
 	Agg   int // switches of a pod above these, each linked to all of them
 	Core  int // switches above the pods
 	Hosts int // of an edge switch
-	// Planes has aggregation switch i of each pod linked to Core/Agg core switches, those
-	// from i*Core/Agg on, of which no other aggregation switch of its pod has any; else
-	// each is linked to all.
+	// Planes: aggregation switch i of each pod is linked to Core/Agg core switches, those
+	// from i*Core/Agg on, and no other aggregation switch of its pod to these; else each is
+	// linked to all.
 	Planes bool
 	// Spine is the rate of links to the core; 0 means that of Topology.Core.
 	Spine uint64

@@ -16,15 +16,15 @@ type Transfer struct {
 	Start    time.Duration // since the network's start
 	From, To int
 	Size     int // bytes
-	// After are transfers, by their place in the workload, that must be over before
-	// this one starts, as its host sees it: received, where they are for From, or
-	// completed, where they are from it.
+	// After are transfers, by their index in the workload, that must be complete before
+	// this one starts, as its host sees it: received, where they are to From, or completed,
+	// where they are from it.
 	After []int
 }
 
-// Poisson returns transfers between random pairs of hosts, with sizes of s, that begin
-// independently of each other from 0 to until, so many that each host's link of rate bits
-// per second is used to the part load by their bytes.
+// Poisson returns transfers between random pairs of hosts, with sizes of s, that start
+// independently of each other from 0 to until. Their number is such that their bytes use
+// the fraction load of each host's link of rate bits per second.
 func Poisson(seed uint64, s *Sizes, hosts int, load float64, rate uint64, until time.Duration) []Transfer {
 	rng := rand.New(rand.NewPCG(seed, 0x706f6973736f6e))
 	perSecond := load * float64(rate) / 8 / s.Mean() * float64(hosts)
@@ -43,9 +43,9 @@ func Poisson(seed uint64, s *Sizes, hosts int, load float64, rate uint64, until 
 	}
 }
 
-// RingAllReduce returns the transfers by which so many hosts add up size bytes: 2(n-1)
-// steps, in each of which every host sends a part of size/n to the next, as soon as it
-// has that of the step before.
+// RingAllReduce returns the transfers by which hosts hosts reduce size bytes: 2(n-1) steps
+// for n hosts, in each of which every host sends a part of size/n to the next, as soon as
+// it has received that of the step before.
 func RingAllReduce(hosts, size int) []Transfer {
 	var out []Transfer
 	for step := range 2 * (hosts - 1) {
@@ -60,9 +60,9 @@ func RingAllReduce(hosts, size int) []Transfer {
 	return out
 }
 
-// Rounds returns so many rounds of a workload. At each host nothing of a round begins
-// before what ends the one before is over there: transfers from and to the host for which
-// no other waits or, where others wait for each, all of them.
+// Rounds returns a workload repeated rounds times. At each host no transfer of a round
+// starts before the last ones of the round before are complete there: transfers from and to
+// the host for which no other waits or, where others wait for each, all of them.
 func Rounds(list []Transfer, rounds int) []Transfer {
 	waited := make([]bool, len(list))
 	for _, t := range list {
@@ -120,8 +120,8 @@ func AllToAll(hosts, size int) []Transfer {
 	return out
 }
 
-// Incast returns rounds in which hosts 1 to n send size bytes to host 0, which asks for
-// the next round, by a byte to each, when it has all of the one before.
+// Incast returns rounds in which hosts 1 to n send size bytes to host 0, which requests the
+// next round, by a message of one byte to each, when it has received all of the one before.
 func Incast(n, size, rounds int) []Transfer {
 	var out []Transfer
 	for r := range rounds {
