@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/internal/testenv"
@@ -353,7 +355,9 @@ func TestMachineSIDR(t *testing.T) {
 	w.b.on = nil
 	_, err = w.a.m.ResolveSIDR(w.now, request())
 	require.NoError(t, err)
-	w.run(70 * time.Second)
+	w.run(16 * 4096 * time.Millisecond) // as long as its peer asks: once, and 15 times again
+	require.Equal(t, 1, w.b.m.HalfOpen())
+	w.run(2 * time.Millisecond)
 	require.Equal(t, 1, len(w.b.events), "duplicates are dropped")
 	require.Zero(t, w.b.m.HalfOpen())
 	require.ErrorIs(t, w.b.m.ReplySIDR(w.b.ids[0], &cm.SIDRReply{}), cm.ErrCall)
@@ -695,4 +699,165 @@ func TestMachineAllocations(t *testing.T) {
 		}
 	}))
 	require.Zero(t, a.Calls()+b.Calls())
+}
+
+// A datagram that changes nothing is counted, once, by what MachineCounters says of it,
+// and is responded to where a rule says so.
+func TestMachineCounters(t *testing.T) {
+	w, id := connected(t)
+	bID := w.b.ids[0]
+	require.Equal(t, cm.MachineCounters{Rx: 1, Tx: 2}, w.a.m.Counters())
+	require.Equal(t, cm.MachineCounters{Rx: 2, Tx: 1}, w.b.m.Counters())
+	const stranger = 0x7fffffff
+	req := func(id, qpn uint32, guid uint64, svc cm.ServiceID) cm.Message {
+		r := cm.REQ{LocalCommID: id, LocalQPN: qpn, LocalCAGUID: guid, ServiceID: svc, PathPacketPayloadMTU: cm.MTU1024}
+		return cm.Message{Header: cm.NewHeader(cm.AttrREQ, 1), REQ: r}
+	}
+	for _, c := range []struct {
+		name  string
+		toA   bool
+		m     cm.Message
+		n     cm.MachineCounters // besides Rx
+		sends []cm.AttributeID
+	}{
+		{"APR", false, cm.Message{Header: cm.NewHeader(cm.AttrAPR, 1), APR: cm.APR{LocalCommID: id, RemoteCommID: bID}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"RTU of nobody", false, cm.Message{Header: cm.NewHeader(cm.AttrRTU, 1), RTU: cm.RTU{LocalCommID: id, RemoteCommID: stranger}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"RTU of another", false, cm.Message{Header: cm.NewHeader(cm.AttrRTU, 1), RTU: cm.RTU{LocalCommID: stranger, RemoteCommID: bID}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"RTU again", false, cm.Message{Header: cm.NewHeader(cm.AttrRTU, 1), RTU: cm.RTU{LocalCommID: id, RemoteCommID: bID}}, cm.MachineCounters{Duplicates: 1}, nil},
+		{"MRA of nobody", false, cm.Message{Header: cm.NewHeader(cm.AttrMRA, 1), MRA: cm.MRA{LocalCommID: id, RemoteCommID: stranger}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"MRA of no REQ", true, cm.Message{Header: cm.NewHeader(cm.AttrMRA, 1), MRA: cm.MRA{LocalCommID: bID, RemoteCommID: id}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"MRA of no REP", false, cm.Message{Header: cm.NewHeader(cm.AttrMRA, 1), MRA: cm.MRA{LocalCommID: id, RemoteCommID: bID, MessageMRAed: cm.MRAedREP}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"REJ of nobody", false, cm.Message{Header: cm.NewHeader(cm.AttrREJ, 1), REJ: cm.REJ{LocalCommID: id, RemoteCommID: stranger}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"REJ of another", false, cm.Message{Header: cm.NewHeader(cm.AttrREJ, 1), REJ: cm.REJ{LocalCommID: stranger, RemoteCommID: bID}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"DREQ of nobody", false, cm.Message{Header: cm.NewHeader(cm.AttrDREQ, 1), DREQ: cm.DREQ{LocalCommID: id, RemoteCommID: stranger, RemoteQPNEECN: 0x21}},
+			cm.MachineCounters{Unknown: 1, Tx: 1}, []cm.AttributeID{cm.AttrDREP}},
+		{"DREQ of another", false, cm.Message{Header: cm.NewHeader(cm.AttrDREQ, 1), DREQ: cm.DREQ{LocalCommID: stranger, RemoteCommID: bID, RemoteQPNEECN: 0x21}},
+			cm.MachineCounters{Unknown: 1, Tx: 1}, []cm.AttributeID{cm.AttrDREP}},
+		{"DREQ of another queue pair", false, cm.Message{Header: cm.NewHeader(cm.AttrDREQ, 1), DREQ: cm.DREQ{LocalCommID: id, RemoteCommID: bID, RemoteQPNEECN: 0x22}},
+			cm.MachineCounters{Unknown: 1}, nil},
+		{"DREP of nobody", false, cm.Message{Header: cm.NewHeader(cm.AttrDREP, 1), DREP: cm.DREP{LocalCommID: id, RemoteCommID: stranger}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"DREP of no DREQ", false, cm.Message{Header: cm.NewHeader(cm.AttrDREP, 1), DREP: cm.DREP{LocalCommID: id, RemoteCommID: bID}}, cm.MachineCounters{Duplicates: 1}, nil},
+		{"LAP of another", false, cm.Message{Header: cm.NewHeader(cm.AttrLAP, 1), LAP: cm.LAP{LocalCommID: stranger, RemoteCommID: bID}},
+			cm.MachineCounters{Unknown: 1, Tx: 1}, []cm.AttributeID{cm.AttrAPR}},
+		{"SIDR_REP of nobody", false, cm.Message{Header: cm.NewHeader(cm.AttrSIDRREP, 1), SIDRREP: cm.SIDRREP{RequestID: stranger}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"SIDR_REP of a connection", true, cm.Message{Header: cm.NewHeader(cm.AttrSIDRREP, 1), SIDRREP: cm.SIDRREP{RequestID: id}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"SIDR_REQ for nobody", false, cm.Message{Header: cm.NewHeader(cm.AttrSIDRREQ, 1), SIDRREQ: cm.SIDRREQ{RequestID: 5, ServiceID: 99}},
+			cm.MachineCounters{NoListener: 1, Tx: 1}, []cm.AttributeID{cm.AttrSIDRREP}},
+		{"REP of nobody", true, cm.Message{Header: cm.NewHeader(cm.AttrREP, 1), REP: cm.REP{LocalCommID: bID, RemoteCommID: stranger}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"REP without an ID", true, cm.Message{Header: cm.NewHeader(cm.AttrREP, 1), REP: cm.REP{RemoteCommID: id}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"REP of another", true, cm.Message{Header: cm.NewHeader(cm.AttrREP, 1), REP: cm.REP{LocalCommID: stranger, RemoteCommID: id}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"REP to the passive side", false, cm.Message{Header: cm.NewHeader(cm.AttrREP, 1), REP: cm.REP{LocalCommID: id, RemoteCommID: bID}}, cm.MachineCounters{Unknown: 1}, nil},
+		{"REP again", true, cm.Message{Header: cm.NewHeader(cm.AttrREP, 1), REP: cm.REP{LocalCommID: bID, RemoteCommID: id}},
+			cm.MachineCounters{Duplicates: 1, Tx: 1}, []cm.AttributeID{cm.AttrRTU}},
+		{"REQ without an ID", false, req(0, 0x12, 0xc, svc), cm.MachineCounters{Malformed: 1}, nil},
+		{"REQ again", false, req(id, 0x11, 0xa, svc), cm.MachineCounters{Duplicates: 1}, nil},
+		{"REQ for nobody", false, req(5, 0x12, 0xc, 99), cm.MachineCounters{NoListener: 1, Tx: 1}, []cm.AttributeID{cm.AttrREJ}},
+		{"REQ of a queue pair that has a connection", false, req(5, 0x11, 0xa, svc), cm.MachineCounters{Stale: 1, Tx: 2}, []cm.AttributeID{cm.AttrREJ, cm.AttrDREQ}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, peer := w.b, w.a
+			if c.toA {
+				s, peer = w.a, w.b
+			}
+			want := s.m.Counters()
+			require.True(t, s.m.HandleMAD(w.now, cm.Address{Local: s.addr, Remote: peer.addr}, c.m.AppendTo(nil)))
+			for _, what := range c.sends {
+				require.Equal(t, what, next(t, s.m).Header.AttributeID)
+			}
+			quiet(t, s.m)
+			var e cm.Event
+			require.False(t, s.m.NextEvent(&e), "%v", e.Kind)
+			want.Rx++
+			for _, f := range []struct{ to, by *uint64 }{{&want.Tx, &c.n.Tx}, {&want.Duplicates, &c.n.Duplicates}, {&want.Malformed, &c.n.Malformed},
+				{&want.Unknown, &c.n.Unknown}, {&want.NoListener, &c.n.NoListener}, {&want.Stale, &c.n.Stale}} {
+				*f.to += *f.by
+			}
+			require.Equal(t, want, s.m.Counters())
+		})
+	}
+}
+
+// Responses that belong to no call wait in a bounded place: those that find it full are
+// counted, and those that wait are not lost to them.
+func TestMachineRepliesLost(t *testing.T) {
+	m, err := cm.NewMachine(cm.Config{})
+	require.NoError(t, err)
+	for i := range 1000 {
+		d := cm.Message{Header: cm.NewHeader(cm.AttrDREQ, uint64(i)), DREQ: cm.DREQ{LocalCommID: 1, RemoteCommID: 2}}
+		m.HandleMAD(start, cm.Address{Local: addrA, Remote: addrB}, d.AppendTo(nil))
+	}
+	lost := m.Counters().RepliesLost
+	require.NotZero(t, lost)
+	for i := range 1000 - int(lost) {
+		require.Equal(t, uint64(i), next(t, m).Header.TransactionID)
+	}
+	quiet(t, m)
+}
+
+// What is sent again because no response arrived is counted, and so is the end of that.
+func TestMachineCountsRetries(t *testing.T) {
+	w := newWorld(t)
+	w.fate = func(_ *side, id cm.AttributeID, n int) (int, time.Duration) {
+		if id == cm.AttrREQ && n <= 2 {
+			return 0, 0
+		}
+		return 1, 0
+	}
+	id, err := w.a.m.Connect(w.now, request())
+	require.NoError(t, err)
+	w.run(time.Minute)
+	require.Equal(t, cm.Established, w.a.m.State(id))
+	require.Equal(t, cm.MachineCounters{Rx: 1, Tx: 4, Retries: 2}, w.a.m.Counters())
+	w.fate = func(*side, cm.AttributeID, int) (int, time.Duration) { return 0, 0 }
+	require.NoError(t, w.a.m.Disconnect(w.now, id, nil))
+	w.run(time.Hour)
+	c := w.a.m.Counters()
+	require.Equal(t, uint64(1), c.TimedOut)
+	require.Equal(t, c.Tx, uint64(4+1)+c.Retries-2, "each retry is a DREQ")
+}
+
+// Calls begin and end in any order: each is found by its number as long as it lives, and
+// not a moment longer, whatever else shares its place in the tables.
+func TestMachineFindsCalls(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 12).Draw(t, "calls") // of 16 lists
+		m, err := cm.NewMachine(cm.Config{MaxCalls: n})
+		require.NoError(t, err)
+		var alive, gone []uint32
+		for range rapid.IntRange(1, 150).Draw(t, "steps") {
+			if len(alive) == 0 || len(alive) < n && rapid.IntRange(0, 2).Draw(t, "begin") != 0 {
+				id, err := m.Connect(start, request())
+				require.NoError(t, err)
+				alive = append(alive, id)
+			} else {
+				i := rapid.IntRange(0, len(alive)-1).Draw(t, "ends")
+				rej := cm.Message{Header: cm.NewHeader(cm.AttrREJ, 1), REJ: cm.REJ{RemoteCommID: alive[i], Reason: cm.ReasonConsumer}}
+				m.HandleMAD(start, cm.Address{Local: addrA, Remote: addrB}, rej.AppendTo(nil))
+				var e cm.Event
+				require.True(t, m.NextEvent(&e))
+				require.Equal(t, alive[i], e.ID)
+				require.True(t, e.Last)
+				gone, alive = append(gone, alive[i]), slices.Delete(alive, i, i+1)
+			}
+			for _, id := range alive {
+				require.Equal(t, cm.ReqSent, m.State(id))
+			}
+			for _, id := range gone {
+				require.Equal(t, cm.Idle, m.State(id))
+			}
+			require.Equal(t, len(alive), m.Calls())
+		}
+	})
+}
+
+// An event says in a line what happened, with whom, and who ended it.
+func TestEventString(t *testing.T) {
+	e := cm.Event{ID: 7, Addr: cm.Address{Remote: addrB}, Kind: cm.EventRejected, Rejected: cm.RejectedREP, Reason: cm.ReasonStaleConnection}
+	require.Regexp(t, "^call 0x7 with 192.0.2.1: rejected by the peer: 10 of REP: ", e.String())
+	e.Local = true
+	require.Regexp(t, "^call 0x7 with 192.0.2.1: rejected here: 10 of REP: ", e.String())
+	e = cm.Event{ID: 7, Addr: cm.Address{Remote: addrB}, Kind: cm.EventSIDRReply, Status: cm.SIDRUnsupportedService}
+	require.Contains(t, e.String(), cm.SIDRUnsupportedService.String())
+	e.Kind = cm.EventReply
+	require.Equal(t, "call 0x7 with 192.0.2.1: reply", e.String())
 }

@@ -257,6 +257,7 @@ func TestMachineCall(t *testing.T) {
 	require.Equal(t, svc, q.Service)
 	require.Equal(t, append([]byte("from a"), make([]byte, 50)...), q.PrivateData, "CM-16")
 	p := w.a.event(cm.EventReply)
+	require.Equal(t, svc, p.Service, "the call's, at either side")
 	require.Equal(t, append([]byte("from b"), make([]byte, 190)...), p.PrivateData, "CM-16")
 	require.Equal(t, append([]byte("rtu"), make([]byte, 221)...), w.b.event(cm.EventEstablished).PrivateData, "CM-16")
 	// CM-12: each sends from the PSN that the other named.
