@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -155,6 +156,49 @@ func TestPingpong(t *testing.T) {
 			require.NotContains(t, out, "invalid data")
 		})
 	}
+}
+
+// No privileges are needed: not those of root, and none to lock memory.
+func TestUnprivileged(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("all the other tests show it")
+	}
+	need(t, "ibv_rc_pingpong")
+	dir := t.TempDir()
+	for d := dir; d != filepath.Dir(d); d = filepath.Dir(d) {
+		if s, err := os.Stat(d); err == nil && s.Mode()&1 == 0 && os.Chmod(d, s.Mode()|1) != nil {
+			t.Skip(d + " is closed to others")
+		}
+	}
+	for _, name := range []string{"libroce-verbs.so", "libroce-engine.so"} {
+		b, err := os.ReadFile(filepath.Join(build, name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b, 0o755))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	port := fmt.Sprint(freePort(t))
+	nobody := func(addr string, args ...string) *exec.Cmd {
+		args = append([]string{"-c", `ulimit -l 0; exec ibv_rc_pingpong -g 0 -c -s 1000000 -n 20 -p "$@"`, "sh", port}, args...)
+		c := exec.CommandContext(ctx, "sh", args...)
+		c.Dir, c.WaitDelay = "/", 2*time.Second
+		c.Env = append(os.Environ(), "LD_PRELOAD="+filepath.Join(dir, "libroce-verbs.so"), "ROCE_ADDR="+addr)
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		return c
+	}
+	s := nobody("127.0.0.2")
+	require.NoError(t, s.Start())
+	var out []byte
+	var err error
+	for range 50 { // until it listens
+		if out, err = nobody("127.0.0.3", "127.0.0.1").CombinedOutput(); err == nil {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	require.NoError(t, err, string(out))
+	require.Contains(t, string(out), "20 iters in")
+	require.NoError(t, s.Wait())
 }
 
 // An address that is in use, and one that this host has not, are told of in words that
@@ -550,7 +594,8 @@ func TestRdmaUnitTest(t *testing.T) {
 		name := suite + strings.TrimSpace(line)
 		ran++
 		ctx, cancel := context.WithTimeout(t.Context(), 5*limit) // some make 65,536 objects
-		out, err := command(ctx, "127.0.0.7", nil, program, "--ipv4_only", "--gtest_filter="+name).CombinedOutput()
+		out, err := command(ctx, "127.0.0.7", nil, program, "--ipv4_only",
+			"--completion_wait_multiplier=4", "--other_wait_multiplier=4", "--gtest_filter="+name).CombinedOutput()
 		hung := ctx.Err() != nil
 		cancel()
 		text, kind := string(out), "fail"
