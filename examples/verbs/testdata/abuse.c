@@ -471,7 +471,7 @@ int main(int argc, char **argv)
 		void (*f)(void);
 	} cases[] = {{"unmapped", unmapped}, {"handler", handler}, {"destroyed", destroyed}, {"deregistered", deregistered}, {"overrun", overrun}, {"forks", forks},
 		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"loaded", loaded}, {"rates", rates}, {"external", external}, {"cost", cost}};
-	alarm(40);
+	alarm(55);
 	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
 		if (argc == 2 && !strcmp(argv[1], cases[i].name)) {
 			cases[i].f();
