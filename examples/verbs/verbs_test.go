@@ -528,7 +528,7 @@ func TestInterrupt(t *testing.T) {
 type reasons []*reason
 
 type reason struct {
-	kind string // skip or fail
+	kind string // skip, fail or hang
 	re   *regexp.Regexp
 	used bool
 }
@@ -543,7 +543,7 @@ func readReasons(t *testing.T, suite string) (all reasons) {
 		if rest, ok := strings.CutPrefix(strings.TrimSpace(line), suite+"  "); ok {
 			kind, rest, _ := strings.Cut(rest, "  ")
 			re, why, ok := strings.Cut(rest, "  ; ")
-			require.True(t, ok && why != "" && (kind == "skip" || kind == "fail"), line)
+			require.True(t, ok && why != "" && (kind == "skip" || kind == "fail" || kind == "hang"), line)
 			all = append(all, &reason{kind: kind, re: regexp.MustCompile(re)})
 		}
 	}
@@ -561,10 +561,10 @@ func (all reasons) explain(kind, text string) bool {
 	return false
 }
 
-// stale returns the reasons of failures that there were not.
+// stale returns the reasons of failures and hangs that there were not.
 func (all reasons) stale() (out []string) {
 	for _, r := range all {
-		if r.kind == "fail" && !r.used {
+		if r.kind != "skip" && !r.used {
 			out = append(out, r.re.String())
 		}
 	}
@@ -574,8 +574,8 @@ func (all reasons) stale() (out []string) {
 // rdmaUnitLeast is how many tests of rdma-unit-test pass at least.
 const rdmaUnitLeast = 450
 
-// The unit tests of rdma-unit-test, each in a process of its own: none crashes, none hangs,
-// and what does not pass stands with its reason in testdata/reasons.txt.
+// The unit tests of rdma-unit-test, each in a process of its own: none crashes, and what
+// does not pass stands with its reason in testdata/reasons.txt.
 func TestRdmaUnitTest(t *testing.T) {
 	program := os.Getenv("ROCE_RDMA_UNIT_TEST")
 	if program == "" {
@@ -593,13 +593,23 @@ func TestRdmaUnitTest(t *testing.T) {
 		}
 		name := suite + strings.TrimSpace(line)
 		ran++
-		ctx, cancel := context.WithTimeout(t.Context(), 5*limit) // some make 65,536 objects
+		patience := 5 * limit // some make 65,536 objects
+		if known.explain("hang", name) {
+			patience = limit / 3
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		out, err := command(ctx, "127.0.0.7", nil, program, "--ipv4_only",
 			"--completion_wait_multiplier=4", "--other_wait_multiplier=4", "--gtest_filter="+name).CombinedOutput()
 		hung := ctx.Err() != nil
 		cancel()
 		text, kind := string(out), "fail"
 		switch {
+		case hung && patience < limit:
+			t.Logf("hang: %s", name)
+			continue
+		case patience < limit:
+			t.Errorf("%s does not hang\n%s", name, text)
+			continue
 		case hung:
 			t.Errorf("%s hangs\n%s", name, text)
 			continue

@@ -67,8 +67,8 @@ cat >absl/log/check.h <<'END'
 #define DCHECK_LE CHECK_LE
 END
 
-# What the suite is to know of the device. Deviations that are registered here are not
-# run; those that are run and fail stand in reasons.txt.
+# What the suite is to know of the device. Its deviations are not registered here, where
+# their tests would not be run, but stand in reasons.txt.
 cat >main.cc <<'END'
 #include <string>
 
@@ -87,15 +87,6 @@ class Roce : public NicIntrospection {
   bool SupportsReRegMr() const override { return true; }
   bool SupportsZeroLengthMr() const override { return false; }
   bool IsSlowNic() const override { return true; }
-
- protected:
-  const absl::flat_hash_map<TestcaseKey, std::string>& GetDeviations() const override {
-    static const absl::flat_hash_map<TestcaseKey, std::string> d{
-        {{"MwType2AdvancedTest", "Rebind"},
-         "it READs from a queue pair that is in Error, where requests are dropped, with an acknowledgement timeout of 0, "
-         "which is for ever, and waits without a limit for the end of these READs"}};
-    return d;
-  }
 };
 
 }  // namespace rdma_unit_test
