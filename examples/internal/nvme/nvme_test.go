@@ -263,7 +263,7 @@ func TestBetweenGuests(t *testing.T) {
 	require.Equal(t, "Linux", b.controller.Model)
 	require.Equal(t, "6.12.117", b.controller.Firmware)
 	require.Equal(t, nvmet, b.controller.SubNQN)
-	require.Equal(t, 4096, b.controller.inline())
+	require.Equal(t, 16384, b.controller.inline(), "param_inline_data_size")
 	has("keyed SGLs, offsets", b.controller.SGLS&(SGLSKeyed|SGLSOffset) == SGLSKeyed|SGLSOffset)
 	require.EqualValues(t, 1<<30>>9, b.namespace.Blocks, "null_blk with gb=1")
 	require.EqualValues(t, 9, b.namespace.BlockLog)
@@ -273,6 +273,38 @@ func TestBetweenGuests(t *testing.T) {
 	for i, nqn := range []string{DiscoveryNQN, nvmet, nvmet, "nqn.2014-08.org.nvmexpress:none"} {
 		require.Equal(t, nqn, b.connects[i].SubNQN)
 		require.Equal(t, "nqn.2014-08.org.nvmexpress:uuid:6f1d2c3b-4a59-4e68-8776-8594a3b2c1d0", b.connects[i].HostNQN)
+	}
+	for _, c := range []struct {
+		what   string
+		is     func(c *Command) bool
+		status Status
+		result uint64
+	}{
+		{"Connect of the I/O queue, of which the result is the controller",
+			func(c *Command) bool { return c.Opcode == Fabrics && c.FabricsType() == Connect && c.CDW10[0] == 1<<16 }, Success, uint64(b.controller.CntlID)},
+		{"Connect with a subsystem's name, at 256 in the data, that is not there",
+			func(c *Command) bool { return c.Opcode == Fabrics && c.FabricsType() == Connect && c.CDW10[0] == 0 }, ConnectInvalidParam | DNR, 1<<16 | 256},
+		{"CAP: 128 entries of a queue, ready within 7.5 s, the NVM command set and others (bit 6 of CSS)",
+			func(c *Command) bool {
+				return c.Opcode == Fabrics && c.FabricsType() == PropertyGet && c.CDW10[1] == PropertyCAP
+			}, Success,
+			CAPNVM | 1<<43 | 15<<24 | 127},
+		{"CSTS after the shutdown", func(c *Command) bool {
+			return c.Opcode == Fabrics && c.FabricsType() == PropertyGet && c.CDW10[1] == PropertyCSTS
+		}, Success, CSTSShutdown},
+		{"128 I/O queues", func(c *Command) bool { return c.Opcode == GetFeatures && c.CDW10[0] == FeatureQueues }, Success, 127<<16 | 127},
+		{"Write", func(c *Command) bool { return c.Opcode == Write }, Success, 0},
+		{"null_blk discards nothing", func(c *Command) bool { return c.Opcode == DatasetManagement && c.NSID == 1 }, InvalidOpcode | DNR, 0},
+		{"an admin command that is not there", func(c *Command) bool { return c.Opcode == 0xc1 }, InvalidOpcode | DNR, 0},
+	} {
+		i := len(b.ended) - 1 // the last of them
+		for i >= 0 && !c.is(&b.ended[i].Command) {
+			i--
+		}
+		require.GreaterOrEqual(t, i, 0, c.what)
+		const more = 1 << 13 // in the error log
+		require.Equal(t, c.status, b.ended[i].Completion.Status&^more, c.what)
+		require.Equal(t, c.result, b.ended[i].Completion.Result, c.what)
 	}
 	for _, op := range []Opcode{Write, Read, Flush, WriteZeroes, DatasetManagement} {
 		has("I/O command", slices.ContainsFunc(b.commands, func(c Command) bool { return c.Opcode == op && c.NSID == 1 }))
