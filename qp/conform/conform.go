@@ -135,6 +135,7 @@ type Watcher struct {
 	find   frame.Finder
 	frames uint64
 	roce   uint64
+	shift  int64 // what is taken off the time since 1970, in nanoseconds, so that now is above 0
 	begun  int64 // time of the first RoCE frame
 	still  bool  // all times are the same so far
 	grain  int64 // all times are multiples of it so far, in nanoseconds: a power of ten
@@ -251,12 +252,33 @@ func (w *Watcher) Flows(yield func(*Flow) bool) {
 // interfaces. Times of one source are assumed to be in order.
 func (w *Watcher) SetSource(n int) { w.source = uint32(n) }
 
+// shiftOf returns what is taken off all times of a capture that begins at ts. Times are
+// above 0, which stands for none, and far from where they would overflow; clocks that were
+// never set, and offsets of pcapng, give any.
+func shiftOf(ts time.Time) int64 {
+	if n := ts.UnixNano(); n < int64(time.Hour) || n > 1<<62 {
+		return n - n%int64(time.Second) - int64(time.Hour)
+	}
+	return 0
+}
+
+// last returns when the last frame of s came, as now has it, and 0 before the first.
+func (w *Watcher) last(s *stream) int64 {
+	if s.Frames == 0 {
+		return 0
+	}
+	return s.Last - w.shift
+}
+
 // HandleFrame judges the next frame, captured at ts on a link of type link. data is the
 // captured part of its wireLen bytes on the wire. Nothing of data is kept. Call NextFinding
 // until it returns false after it.
 func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLen int) {
 	w.frames++
-	w.now = ts.UnixNano()
+	if w.frames == 1 {
+		w.shift = shiftOf(ts)
+	}
+	w.now = ts.UnixNano() - w.shift
 	w.wire = max(wireLen, len(data))
 	w.seen = Seen{Flow: -1}
 	err := w.find.Decode(link, data, wireLen, &w.f)
@@ -315,7 +337,7 @@ func (w *Watcher) malformed(err error) {
 	*p = bth.Packet{}
 	_ = p.Header.Decode(b)
 	s := w.stream()
-	s.frame(w.now, w.wire)
+	s.frame(w.now+w.shift, w.wire)
 	w.repeat = -1
 	if err == bth.ErrTruncated && n >= bth.MinSize {
 		// Extended headers are cut off: what the BTH says can be used.
@@ -355,7 +377,7 @@ func (w *Watcher) packet() {
 	s := w.stream()
 	op := w.f.Packet.Opcode
 	w.seen.Response = op.Class() == bth.Response || op == bth.CNP
-	s.frame(w.now, w.wire)
+	s.frame(w.now+w.shift, w.wire)
 	w.repeat = -1
 	id := w.identity()
 	set := w.sighted.setOf(id.sum)
@@ -420,7 +442,7 @@ func (w *Watcher) judge(s *stream) {
 // many. Call NextFinding until it returns false after it. A live capture needs it.
 func (w *Watcher) CloseIdle(d time.Duration) int {
 	n := 0
-	for w.oldest >= 0 && w.now-w.streams[w.oldest].Last > int64(d) {
+	for w.oldest >= 0 && w.now-w.last(w.streams[w.oldest]) > int64(d) {
 		w.close(w.oldest)
 		n++
 	}
@@ -464,7 +486,7 @@ func (w *Watcher) report(s *stream, c Check, want, got uint64, earlier uint64) {
 
 func (w *Watcher) reportAt(s *stream, c Check, want, got, earlier, at uint64, now int64, p psn.PSN) {
 	f := Finding{Check: c, Severity: checks[c].severity, Frame: at, Earlier: earlier,
-		Time: time.Unix(0, now).UTC(), PSN: p, Want: want, Got: got}
+		Time: time.Unix(0, now+w.shift).UTC(), PSN: p, Want: want, Got: got}
 	if w.cfg.Complete {
 		switch c {
 		case AckNeverSentDoubt:

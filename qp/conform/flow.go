@@ -75,9 +75,9 @@ func (w *Watcher) stream() *stream {
 	}
 	w.seen.Flow = int(s.id)
 	w.seen.PSN = w.f.Packet.PSN
-	s.before = s.Last
+	s.before = w.last(s)
 	if s.peer >= 0 {
-		s.before = max(s.before, w.streams[s.peer].Last)
+		s.before = max(s.before, w.last(w.streams[s.peer]))
 	}
 	if d := w.now - s.before; s.Frames > 0 && (d > int64(w.cfg.Idle) || d < -int64(w.cfg.Idle)) {
 		w.finish(s)

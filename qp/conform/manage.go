@@ -127,7 +127,7 @@ func (w *Watcher) finish(s *stream) {
 	if s.peer >= 0 {
 		p = w.streams[s.peer]
 	}
-	if p != nil && s.marks >= 3 && p.CNPs == 0 && p.Last > s.firstCE && p.Frames > 0 {
+	if p != nil && s.marks >= 3 && p.CNPs == 0 && w.last(p) > s.firstCE {
 		w.reportAt(p, ECNUnanswered, 0, s.marks, s.firstCEFrame, 0, w.now, 0)
 	}
 	x := s.req

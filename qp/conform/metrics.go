@@ -55,7 +55,7 @@ type Counters struct {
 
 func (c *Counters) frame(now int64, bytes int) {
 	if c.Frames == 0 {
-		c.First = now
+		c.First, c.Last = now, now
 	}
 	c.Frames++
 	c.Bytes += uint64(bytes)
@@ -86,10 +86,10 @@ func (w *Watcher) good(s *stream, payload int) {
 // Add adds the counts of d, and widens First and Last.
 func (c *Counters) Add(d *Counters) {
 	if d.Frames != 0 {
-		if c.Frames == 0 || d.First < c.First {
-			c.First = d.First
+		if c.Frames == 0 {
+			c.First, c.Last = d.First, d.Last
 		}
-		c.Last = max(c.Last, d.Last)
+		c.First, c.Last = min(c.First, d.First), max(c.Last, d.Last)
 	}
 	c.Frames += d.Frames
 	c.Bytes += d.Bytes

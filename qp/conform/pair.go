@@ -92,7 +92,7 @@ const maxLively = 1024
 func (w *Watcher) lively(yield func(*stream) bool) {
 	i := w.newest
 	for range maxLively {
-		if i < 0 || w.now-w.streams[i].Last > int64(w.cfg.Idle) || !yield(w.streams[i]) {
+		if i < 0 || w.now-w.last(w.streams[i]) > int64(w.cfg.Idle) || !yield(w.streams[i]) {
 			return
 		}
 		i = w.streams[i].older

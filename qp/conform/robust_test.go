@@ -185,3 +185,32 @@ func TestOneAfterAnother(t *testing.T) {
 	_, all := watch(t, conform.Config{}, recs)
 	noNewBreach(t, single, all, "one after another")
 }
+
+// What is found does not depend on when the capture says it was: clocks that were never
+// set begin at 1970, and offsets of pcapng lead anywhere.
+func TestAnyYear(t *testing.T) {
+	for _, name := range []string{"rc-mixed", "rc-loss-ack", "rc-rnr", "rc-timeout", "rc-ecn", "probe-requester"} {
+		recs := load(t, name)
+		for _, complete := range []bool{false, true} {
+			w, all := watch(t, conform.Config{Complete: complete}, recs)
+			want, total := table(all), w.Total()
+			for _, begin := range []time.Time{time.Unix(0, 0), time.Unix(-10, 0), time.Unix(-1, 999_000_000), time.Unix(-1<<31, 0),
+				time.Unix(1<<33, 0), time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(30000, 1, 1, 0, 0, 0, 0, time.UTC)} {
+				moved := slices.Clone(recs)
+				for i := range moved {
+					moved[i].ts = begin.Add(recs[i].ts.Sub(recs[0].ts))
+				}
+				w, all := watch(t, conform.Config{Complete: complete}, moved)
+				require.Equal(t, want, table(all), "%s from %v", name, begin)
+				got := w.Total()
+				require.Equal(t, total.Duration(), got.Duration(), "%s from %v", name, begin)
+				if y := begin.Year(); y > 1800 && y < 2200 {
+					require.Equal(t, total.First-recs[0].ts.UnixNano(), got.First-moved[0].ts.UnixNano())
+					for _, f := range all {
+						require.False(t, f.Time.Before(begin.UTC()) || f.Time.Sub(begin) > total.Duration()+time.Minute, "%v", f.Time)
+					}
+				}
+			}
+		}
+	}
+}
