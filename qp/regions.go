@@ -63,8 +63,9 @@ const (
 //
 // A Regions is not safe for concurrent use.
 type Regions struct {
-	slots []regionSlot
-	fresh int32 // the first that was never used: memory that is never touched is never paged in
+	slots []regionSlot // grows up to most
+	most  int
+	fresh int32 // the first that was never used
 	first int32 // of the free list of those that were, -1 when empty
 	last  int32
 	used  int
@@ -77,7 +78,7 @@ func NewRegions(n int) (*Regions, error) {
 	if n < 1 || n >= 1<<24 {
 		return nil, ErrConfig
 	}
-	return &Regions{slots: make([]regionSlot, n), first: -1, last: -1}, nil
+	return &Regions{most: n, first: -1, last: -1}, nil
 }
 
 // Seed makes keys unpredictable, even to a peer that knows other keys of the table. It must
@@ -99,8 +100,10 @@ func (t *Regions) Len() int { return t.used }
 func (t *Regions) alloc() (*regionSlot, uint32, error) {
 	i := t.first
 	switch {
-	case int(t.fresh) < len(t.slots): // those that were never used come first
-		i = t.fresh
+	case int(t.fresh) < t.most: // those that were never used come first
+		if i = t.fresh; int(i) == len(t.slots) {
+			t.slots = append(t.slots, make([]regionSlot, min(t.most, max(8, 2*len(t.slots)))-len(t.slots))...)
+		}
 		t.fresh++
 	case i < 0:
 		return nil, 0, ErrNoKeys

@@ -17,10 +17,8 @@ type engine struct {
 	clock   time.Time // clockAt, see time
 
 	queue  eventQueue
-	timers timerQueue
-	soon   int64     // time of the first of timers and calls
-	calls  callQueue // of hosts
-	cur    event     // the current one
+	timers int   // events of queue that are timers
+	cur    event // the current one
 
 	free    *packet
 	dirty   []*Host // hosts whose ports were called
@@ -41,7 +39,7 @@ type engine struct {
 }
 
 func newEngine(n *Network, id int, now stamp, clock time.Time) *engine {
-	return &engine{n: n, id: id, now: now, clock: clock, queue: newEventQueue(now.ns, n.cfg.plain), timers: newTimerQueue(), soon: noTime}
+	return &engine{n: n, id: id, now: now, clock: clock, queue: newEventQueue(now.ns, n.cfg.plain)}
 }
 
 func (e *engine) setNow(at stamp) { e.now = e.now.max(at) }
@@ -58,11 +56,10 @@ func (e *engine) schedule(at stamp, c class, arg int32) { e.queue.push(newEvent(
 
 // next returns the time of the engine's next event, noTime for none.
 func (e *engine) next() int64 {
-	at := e.soon
 	if ev := e.queue.first(); ev != nil {
-		at = min(at, ev.at)
+		return ev.at
 	}
-	return at
+	return noTime
 }
 
 // run handles all events up to limit. It returns early where Network.check is set, which it
@@ -71,23 +68,20 @@ func (e *engine) run(limit int64) {
 	n, q := e.n, &e.queue
 	for {
 		last := len(q.cur) - 1
-		if last < 0 && q.fill() {
+		if last < 0 {
+			if !q.fill() {
+				return
+			}
 			if last = len(q.cur) - 1; e.large {
 				e.warm(q.cur)
 			}
 		}
-		if last < 0 || q.cur[last].at >= e.soon {
-			if !e.stepOther(limit) {
-				return
-			}
-		} else {
-			ev := q.cur[last]
-			if ev.at > limit {
-				return
-			}
-			q.cur = q.cur[:last]
-			e.handle(ev)
+		ev := q.cur[last]
+		if ev.at > limit {
+			return
 		}
+		q.cur = q.cur[:last]
+		e.handle(ev)
 		e.events++
 		if len(e.dirty) != 0 {
 			e.settleDirty()
@@ -98,49 +92,21 @@ func (e *engine) run(limit int64) {
 	}
 }
 
-// resoon updates soon, the time of the first timer or call.
-func (e *engine) resoon() { e.soon = min(e.timers.Due(noTime), e.calls.Due(noTime)) }
-
-// stepOther handles the next event, of any kind, if there is one no later than end.
-func (e *engine) stepOther(end int64) bool {
-	first, timer := event{noTime, 1<<64 - 1}, false
-	if ev := e.queue.first(); ev != nil {
-		first = *ev
-	}
-	if e.timers.Len() != 0 {
-		at, _, h := e.timers.First()
-		if t := newEvent(stamp{ns: at}, evTimer, h.id); t.before(&first) {
-			first, timer = t, true
-		}
-	}
-	switch at := e.calls.Due(noTime); {
-	case at <= min(first.at, end) && at != noTime:
-		_, _, c := e.calls.Pop()
-		e.resoon()
-		e.cur = newEvent(stamp{ns: at}, evCall, c.host.id)
-		e.setNow(stamp{ns: at})
-		c.fn()
-	case first.at > end || first.at == noTime:
-		return false
-	case timer:
-		e.cur = first
-		_, _, h := e.timers.First()
-		h.timer()
-	default:
-		e.queue.pop()
-		e.handle(first)
-	}
-	return true
-}
-
 // handle handles an event.
 func (e *engine) handle(ev event) {
 	e.cur = ev
+	n, arg := e.n, ev.arg()
+	if ev.class() == evTimer {
+		n.hosts[arg].timer(ev.at)
+		return
+	}
 	if at := ev.stamp(); e.now.before(at) {
 		e.now = at
 	}
-	n, arg := e.n, ev.arg()
 	switch ev.class() {
+	case evCall:
+		_, _, fn := n.hosts[arg].calls.Pop()
+		fn()
 	case evArrive:
 		n.dirs[arg].arrive()
 	case evFree:
@@ -176,7 +142,15 @@ func (e *engine) settleDirty() {
 
 // idle reports whether nothing is left to do.
 func (e *engine) idle() bool {
-	return e.queue.len() == 0 && e.calls.Len() == 0 && e.timersIdle()
+	if e.queue.len() != e.timers {
+		return false
+	}
+	for _, h := range e.n.hosts {
+		if h.e == e && h.Port.Due() != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // rng is splitmix64. Each direction and each switch has its own, so that an additional link

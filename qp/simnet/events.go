@@ -357,45 +357,6 @@ func (q *eventQueue) len() int { return len(q.cur) + q.near + q.far.Len() }
 // noTime is later than all times.
 const noTime = 1<<63 - 1
 
-// timerQueue holds the hosts whose ports have a deadline, each once: unlike an event, a
-// timer may be moved.
-type timerQueue = clock.Heap[*Host]
-
-func newTimerQueue() timerQueue {
-	return clock.NewHeap(func(h *Host, at int) { h.timerIn = int32(at) + 1 })
-}
-
-// setTimer gives the host's timer a time.
-func (h *Host) setTimer(at int64) {
-	if h.timerAt = at; h.timerIn == 0 {
-		h.e.timers.Push(at, uint64(h.id), h)
-	} else {
-		h.e.timers.Set(int(h.timerIn)-1, at)
-	}
-	h.e.resoon()
-}
-
-// timersIdle reports whether no port has a deadline. A timer keeps its earliest deadline,
-// which may be obsolete.
-func (e *engine) timersIdle() bool {
-	for h := range e.timers.Items {
-		if h.Port.Due() != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// callQueue holds functions of the caller: of one time, those of the network before those
-// of hosts, and those of each in the order of the calls of At.
-type callQueue = clock.Heap[call]
-
-// call is a function of the caller: of host, or of the network where that is nil.
-type call struct {
-	host *Host
-	fn   func()
-}
-
-// callOrder is the order of a call among those of its time. The network's number is 0
-// and that of a host one more than its own; seq counts the calls of each.
-func callOrder(number int32, seq uint64) uint64 { return uint64(number)<<34 | seq&(1<<34-1) }
+// callQueue holds functions of the caller: of the network, or of a host. Those of one
+// time come in the order of the calls of At.
+type callQueue = clock.Heap[func()]

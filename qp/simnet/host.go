@@ -46,8 +46,7 @@ type Host struct {
 	out      *Direction // of its link, where it has one
 	rx       *receiver
 	zero     int64 // the port's time 0 in that of the network
-	timerAt  int64 // time in the timer queue
-	timerIn  int32 // place in the timer queue, from 1; 0 when not in it
+	timers   timers
 	id       int32
 	handled  int32 // how many handlers there are
 	settling bool
@@ -75,7 +74,8 @@ type Host struct {
 	lineRate   uint64 // 0 where it does not matter
 	handlers   []func(wc *qp.Completion)
 	wake       int64 // time of the event for the end of a pause, 0 for none
-	calls      uint64
+	calls      callQueue
+	called     uint64
 	storm      storm
 	nextAddr   uint64
 	neighbors  map[*Host]bool
@@ -198,9 +198,10 @@ func (h *Host) Elapsed() time.Duration { return time.Duration(h.e.now.ns) }
 // At calls fn at t, or now if t has passed, before all else that happens to the host
 // at that time. It may post to the host's queue pairs.
 func (h *Host) At(t time.Time, fn func()) {
-	h.calls++
-	h.e.calls.Push(max(h.e.now.ns, h.n.since(t)), callOrder(h.id+1, h.calls), call{h, fn})
-	h.e.resoon()
+	at := max(h.e.now.ns, h.n.since(t))
+	h.called++
+	h.calls.Push(at, h.called, fn)
+	h.e.schedule(stamp{ns: at}, evCall, h.id)
 }
 
 // After calls fn after d: see At.
@@ -297,23 +298,47 @@ func (h *Host) take(p *packet) {
 	h.settle()
 }
 
-// timer is called when the host's timer is the next event, which may be earlier
-// than the port's deadline has become; then no time has passed.
-func (h *Host) timer() {
-	e := h.e
-	at := h.timerAt
+// timers holds the times of a host's timer events, the earliest last. A deadline that moves
+// to an earlier time has a new event. For one that moves to a later time the old event is
+// kept, and is set again when it fires.
+type timers struct {
+	at [6]int64
+	n  int
+}
+
+// setTimer has timer called at a time, unless an earlier call is due.
+func (h *Host) setTimer(at int64) {
+	t := &h.timers
+	if t.n != 0 && at >= t.at[t.n-1] {
+		return
+	}
+	if t.n == len(t.at) { // the latest event finds no time here and does nothing
+		copy(t.at[:], t.at[1:])
+		t.n--
+	}
+	t.at[t.n] = at
+	t.n++
+	h.e.timers++
+	h.e.schedule(stamp{ns: at}, evTimer, h.id)
+}
+
+// timer is called at a time given to setTimer. The port's deadline may have moved to a later
+// time; the network's time then does not advance.
+func (h *Host) timer(at int64) {
+	e, t := h.e, &h.timers
+	e.timers--
+	if t.n == 0 || t.at[t.n-1] != at {
+		return
+	}
+	t.n--
 	d := h.Port.Due()
 	if d == 0 {
-		e.timers.Pop()
-		e.resoon()
 		return
 	}
-	if t := h.zero + d; t > at {
-		h.setTimer(t)
+	if next := h.zero + d; next > at {
+		h.setTimer(next)
 		return
 	}
-	e.timers.Pop()
-	e.resoon()
 	e.setNow(stamp{ns: at})
 	h.dirty = true
 	h.Port.Tick(e.time())
@@ -345,13 +370,8 @@ func (h *Host) settle() {
 		}
 	}
 	h.settling = false
-	d := h.Port.Due()
-	if d == 0 {
-		return
-	}
-	// A timer is not moved to a later deadline: it fires at the old time and is set again.
-	if t := max(h.zero+d, h.e.now.ns); h.timerIn == 0 || t < h.timerAt {
-		h.setTimer(t)
+	if d := h.Port.Due(); d != 0 {
+		h.setTimer(max(h.zero+d, h.e.now.ns))
 	}
 }
 

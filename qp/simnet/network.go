@@ -157,7 +157,7 @@ func (n *Network) At(t time.Time, fn func()) {
 
 // call schedules fn at a time, which may be before the limit of the engine's run.
 func (n *Network) call(at int64, seq uint64, fn func()) {
-	n.calls.Push(at, callOrder(0, seq), call{fn: fn})
+	n.calls.Push(at, seq, fn)
 	n.check.Store(true)
 }
 
@@ -259,8 +259,8 @@ func (n *Network) run(end int64) error {
 		}
 		n.setNow(at)
 		n.engines[0].events++
-		_, _, c := n.calls.Pop()
-		c.fn()
+		_, _, fn := n.calls.Pop()
+		fn()
 		for _, e := range n.engines {
 			e.settleDirty()
 		}

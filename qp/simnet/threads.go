@@ -52,17 +52,9 @@ func (n *Network) partition() {
 // moveEvents moves all events to the engines of their switches and hosts.
 func (n *Network) moveEvents() {
 	var events []event
-	var rest []func() // puts timers and calls back
 	for _, e := range n.engines {
 		events = e.queue.drain(events)
-		e.timers.Clear(func(at int64, _ uint64, h *Host) { rest = append(rest, func() { h.setTimer(at) }) })
-		e.calls.Clear(func(at int64, order uint64, c call) {
-			rest = append(rest, func() {
-				c.host.e.calls.Push(at, order, c)
-				c.host.e.resoon()
-			})
-		})
-		e.resoon()
+		e.timers = 0
 		for _, h := range e.dirty {
 			if h.e != e {
 				h.e.dirty = append(h.e.dirty, h)
@@ -71,10 +63,10 @@ func (n *Network) moveEvents() {
 		e.dirty = slices.DeleteFunc(e.dirty, func(h *Host) bool { return h.e != e })
 	}
 	for _, ev := range events {
-		n.owner(ev.class(), ev.arg()).queue.push(ev)
-	}
-	for _, put := range rest {
-		put()
+		e := n.owner(ev.class(), ev.arg())
+		if e.queue.push(ev); ev.class() == evTimer {
+			e.timers++
+		}
 	}
 }
 
@@ -85,6 +77,8 @@ func (n *Network) owner(c class, arg int32) *engine {
 		return n.dirs[arg].to.engine()
 	case evHost:
 		return n.hosts[arg>>1].e
+	case evCall, evTimer:
+		return n.hosts[arg].e
 	case evOpen:
 		return n.dirs[arg>>1].e
 	case evPause:

@@ -230,8 +230,8 @@ func New(cfg Config) (*Port, error) {
 		}
 	}
 	size := 32
-	for size < firstQPN+cfg.MaxQPs {
-		size *= 2
+	for cfg.Seed != nil && size < firstQPN+cfg.MaxQPs {
+		size *= 2 // of numbers that come in turn the table grows
 	}
 	p := &Port{
 		cfg:     cfg,

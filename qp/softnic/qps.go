@@ -58,7 +58,7 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	switch {
 	case qpn == 0:
 		qpn = p.freeQPN()
-	case int64(qpn) >= int64(firstQPN+p.cfg.MaxQPs) || p.qps[qpn] != nil:
+	case int64(qpn) >= int64(firstQPN+p.cfg.MaxQPs) || int(qpn) < len(p.qps) && p.qps[qpn] != nil:
 		qpn = 0
 	}
 	if qpn == 0 || qpn == GSIQPN && cfg.Type != qp.UD {
@@ -93,6 +93,7 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 	q.sendNode.q, q.recvNode.q, q.eventNode.q = q, q, q
 	q.recvNode.recv = true
 	q.rate = p.cc.newLimiter(&c)
+	p.makePlace(qpn)
 	p.qps[p.place(qpn)] = q
 	p.live++
 	p.waiting.Grow(p.live) // so that no call on the packet path allocates
@@ -102,6 +103,19 @@ func (p *Port) CreateQP(cfg QPConfig) (*QP, error) {
 // place returns the index of the QP with a number: with a seed, QP numbers have more bits
 // than indexes.
 func (p *Port) place(qpn uint32) uint32 { return qpn & uint32(len(p.qps)-1) }
+
+// makePlace grows the table to the number of a QP. A simulated network has many ports with
+// few queue pairs each, and the garbage collector scans every table as a whole.
+func (p *Port) makePlace(qpn uint32) {
+	if p.rng != nil || int(qpn) < len(p.qps) {
+		return
+	}
+	size := len(p.qps)
+	for size <= int(qpn) {
+		size *= 2
+	}
+	p.qps = append(p.qps, make([]*QP, size-len(p.qps))...)
+}
 
 // freeQPN returns a number for a QP, or 0 when there are MaxQPs. Numbers are reused as late
 // as possible, or taken from the seed, so that late packets of a destroyed QP do not reach
@@ -115,7 +129,7 @@ func (p *Port) freeQPN() uint32 {
 			if p.lastQPN++; int(p.lastQPN) >= firstQPN+p.cfg.MaxQPs {
 				p.lastQPN = firstQPN
 			}
-			if p.qps[p.lastQPN] == nil {
+			if int(p.lastQPN) >= len(p.qps) || p.qps[p.lastQPN] == nil {
 				return p.lastQPN
 			}
 		}

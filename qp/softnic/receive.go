@@ -222,9 +222,10 @@ func (p *Port) grhOf(f *frame.Frame) {
 	copy(p.grh[at:], h)
 }
 
-// cnpDue is a congestion notification packet to be sent.
+// cnpDue is a congestion notification packet to be sent. It has no pointers, so that the garbage
+// collector does not scan the ring.
 type cnpDue struct {
-	dst     netip.Addr
+	dst     [16]byte // as IPv6
 	mac     frame.MAC
 	vlan    uint16
 	hasVLAN bool
@@ -241,7 +242,7 @@ func (p *Port) queueCNP(q *QP, f *frame.Frame) {
 		return
 	}
 	at := q.m.Attr()
-	d := cnpDue{dst: f.Src, mac: f.SrcMAC, gid: q.gid, qpn: at.DestQPN, pkey: at.PKey, srcPort: q.srcPort}
+	d := cnpDue{dst: f.Src.As16(), mac: f.SrcMAC, gid: q.gid, qpn: at.DestQPN, pkey: at.PKey, srcPort: q.srcPort}
 	if q.m.Type() == qp.UD {
 		d.qpn = f.Packet.DETH.SrcQP
 		d.srcPort = frame.SourcePort(frame.FlowLabel(q.Num(), d.qpn))

@@ -237,7 +237,7 @@ func (p *Port) head(f *frame.Frame, sgid int, dst netip.Addr, mac frame.MAC, spo
 
 func (p *Port) buildCNP(d *cnpDue, f *frame.Frame) {
 	mark := p.cc.cnp
-	p.head(f, int(d.gid), d.dst, d.mac, d.srcPort, mark.DSCP<<2, 0, 0)
+	p.head(f, int(d.gid), netip.AddrFrom16(d.dst).Unmap(), d.mac, d.srcPort, mark.DSCP<<2, 0, 0)
 	if d.hasVLAN {
 		f.VLANs, f.VLAN[0] = 1, frame.VLAN{TPID: frame.EtherTypeVLAN, TCI: uint16(mark.Priority)<<13 | d.vlan}
 	}
