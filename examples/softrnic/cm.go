@@ -186,18 +186,25 @@ func (t *cmTool) ucmatose(ctx context.Context, c *roce.Conn, client bool) error 
 	}
 	fmt.Fprintf(t.out, "%d messages of %d bytes both ways\n", n, len(msg))
 	if !client {
-		t.gone(c)
+		t.gone(goodbye, c)
 	}
 	return nil
 }
 
-// gone waits for the peer to end the connection.
-func (t *cmTool) gone(c *roce.Conn) {
-	select {
-	case <-c.Done():
-	case <-time.After(5 * time.Second):
+// gone waits for the peer to end the connections, at most so long.
+func (t *cmTool) gone(limit time.Duration, conns ...*roce.Conn) {
+	over := time.After(limit)
+	for _, c := range conns {
+		select {
+		case <-c.Done():
+		case <-over:
+			return
+		}
 	}
 }
+
+// goodbye is how long a server waits for its client to end a connection.
+const goodbye = 5 * time.Second
 
 // rdmaServer and rdmaClient are rdma-core's rdma_server and rdma_client: a message of
 // 16 bytes each way. rdma_xserver and rdma_xclient leave the second out.
@@ -209,13 +216,13 @@ func (t *cmTool) rdmaServer(ctx context.Context, c *roce.Conn) error {
 	}
 	fmt.Fprintf(t.out, "%d bytes came\n", n)
 	if t.o.cm == "xrdma" {
-		t.gone(c)
+		t.gone(goodbye, c)
 		return nil
 	}
 	if err := c.Send(ctx, b[:n]); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	t.gone(c)
+	t.gone(goodbye, c)
 	return nil
 }
 

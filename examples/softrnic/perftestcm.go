@@ -110,11 +110,13 @@ func (t *cmTool) perftest(ctx context.Context) error {
 	if d := time.Since(start); done != 0 {
 		fmt.Fprintf(t.out, "%d messages of %d bytes in %.2f seconds = %.2f MB/s\n", done, t.o.size, d.Seconds(), float64(done*t.o.size)/d.Seconds()/1e6)
 	}
-	if t.to == "" {
-		for _, c := range append(r.conns, c) {
-			t.gone(c)
-		}
+	limit := goodbye
+	if t.to != "" {
+		// Our last acknowledgement may be lost: the server sends its message again, for ever,
+		// and once the connection is closed nobody acknowledges it.
+		limit = max(time.Second, t.o.linger)
 	}
+	t.gone(limit, append(r.conns, c)...)
 	return nil
 }
 

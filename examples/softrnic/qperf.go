@@ -132,7 +132,7 @@ func (t *cmTool) qperf(ctx context.Context, address string) error {
 	}
 	fmt.Fprintf(t.out, "%s: %d messages of %d bytes in %.2f seconds = %.2f MB/s\n", q.test, q.done, q.size, d.Seconds(), float64(q.bytes)/d.Seconds()/1e6)
 	if q.server() {
-		t.gone(q.c)
+		t.gone(goodbye, q.c)
 	}
 	return nil
 }

@@ -18,7 +18,9 @@ import (
 // to one destination are sent as one datagram, which the kernel or a card splits, and
 // received as one (UDP segmentation and receive offload).
 const (
-	batchSize  = 32
+	batchSize  = 60      // packets sent by one call, or
+	batchBytes = 60_000  // that many bytes: more leave the cache before they are sent
+	recvBatch  = 15      // datagrams received by one call
 	datagramSz = 1 << 16 // received, of many packets
 	maxJoined  = 65000   // bytes of the packets of one datagram sent
 	headRoom   = 40 + 8  // before what is received, for the headers that it had
@@ -84,7 +86,7 @@ func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
 		}
 	}
 	for i := range b.msgs {
-		if !sends {
+		if !sends && i < recvBatch {
 			b.bufs[i] = make([]byte, headRoom+datagramSz)
 		}
 		h := &b.msgs[i].hdr
@@ -107,7 +109,7 @@ func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
 }
 
 func (b *batch) receive(fd uintptr) bool {
-	for i := range b.msgs {
+	for i := range recvBatch {
 		b.iovs[i].Base = &b.bufs[i][headRoom]
 		b.iovs[i].SetLen(datagramSz)
 		b.msgs[i].hdr.Namelen = uint32(unsafe.Sizeof(b.names[i]))
@@ -115,7 +117,7 @@ func (b *batch) receive(fd uintptr) bool {
 		b.msgs[i].hdr.Control = (*byte)(unsafe.Pointer(&b.ctls[i]))
 		b.msgs[i].hdr.SetControllen(int(unsafe.Sizeof(b.ctls[i])))
 	}
-	n, _, errno := syscall.Syscall6(syscall.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[0])), batchSize, syscall.MSG_DONTWAIT, 0, 0)
+	n, _, errno := syscall.Syscall6(syscall.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[0])), recvBatch, syscall.MSG_DONTWAIT, 0, 0)
 	b.errno, b.got = errno, b.got[:0]
 	if errno == 0 {
 		for i := range int(n) {
@@ -190,16 +192,7 @@ func (s *Socket) Decode(pkt []byte, f *frame.Frame) softnic.Result { return s.u.
 // Send sends packets of a port, at most a batch, and returns their number. sent, where not
 // nil, is called with each as an Ethernet frame.
 func (s *Socket) Send(now time.Time, p *softnic.Port, sent func([]byte)) (n int, err error) {
-	for n < batchSize && p.NextDecoded(now, &s.u.tx) {
-		b := s.u.put(n, &s.u.tx)
-		if sent != nil {
-			sent(b)
-		}
-		n++
-	}
-	if n != 0 {
-		err = s.u.out.send()
-	}
+	n, _, err = s.u.sendBatch(now, p, sent)
 	return n, err
 }
 

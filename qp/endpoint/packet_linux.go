@@ -26,9 +26,9 @@ type packet struct {
 	given int    // slots before it that were handed out
 	drops uint64 // of the kernel, whose own count begins anew each time it is read
 
-	outs  [batchSize][]byte
-	msgs  [batchSize]mmsghdr
-	iovs  [batchSize]syscall.Iovec
+	outs  [packetBatch][]byte
+	msgs  [packetBatch]mmsghdr
+	iovs  [packetBatch]syscall.Iovec
 	first int
 	n     int
 	errno syscall.Errno
@@ -44,7 +44,9 @@ const (
 	packetReserve = 12
 
 	tpacketV2 = 1
-	vlanRoom  = 4 // reserved before each frame, for the tag that the kernel removed
+
+	packetBatch = 32 // frames sent by one call
+	vlanRoom    = 4  // reserved before each frame, for the tag that the kernel removed
 
 	statusUser      = 1
 	statusVLANValid = 1 << 4
@@ -162,7 +164,7 @@ func (p *packet) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 	if p.filter != nil {
 		return p.device.send(now, e)
 	}
-	for n < batchSize {
+	for n < packetBatch {
 		p.out = p.outs[n]
 		b, ok := p.next(now, e)
 		if !ok {

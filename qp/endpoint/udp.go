@@ -246,10 +246,20 @@ func (e *Endpoint) recordIP(now time.Time, pkt []byte) {
 }
 
 func (u *udp) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
-	for n < batchSize && e.port.NextDecoded(now, &u.tx) {
+	var sent func([]byte)
+	if e.tap != nil {
+		sent = func(b []byte) { e.record(now, b) }
+	}
+	return u.sendBatch(now, e.port, sent)
+}
+
+// sendBatch sends packets of a port, at most a batch. sent, where not nil, is called with
+// each as an Ethernet frame.
+func (u *udp) sendBatch(now time.Time, p *softnic.Port, sent func([]byte)) (n, bytes int, err error) {
+	for n < batchSize && bytes < batchBytes && p.NextDecoded(now, &u.tx) {
 		b := u.put(n, &u.tx)
-		if e.tap != nil {
-			e.record(now, b)
+		if sent != nil {
+			sent(b)
 		}
 		n++
 		bytes += len(b)

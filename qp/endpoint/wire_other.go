@@ -32,8 +32,9 @@ func forceReadBuffer(uintptr, int) {}
 func socketDrops(syscall.Conn) uint64 { return 0 }
 
 const (
-	batchSize = 1
-	maxJoined = 0
+	batchSize  = 1
+	batchBytes = 1
+	maxJoined  = 0
 )
 
 // batch is not there: udpOptions refuses a UDP wire before one is made.
