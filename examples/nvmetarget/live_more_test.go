@@ -316,7 +316,7 @@ func TestThroughput(t *testing.T) {
 	}
 	for range 2 {
 		work(t, "nvmet-rdma", "192.0.2.1", nvmetNQN)
-		job := g.Do(t, "bg -- /tmp/nvmetarget -packet eth0 -ip 192.0.2.3 -size 16M -window 12 >/tmp/says 2>&1").Num("job")
+		job := g.Do(t, "bg -- /tmp/nvmetarget -packet eth0 -ip 192.0.2.3 -size 16M >/tmp/says 2>&1").Num("job")
 		there("for i in 1 2 3 4 5 6 7 8 9 10; do grep -q blocks /tmp/says && exit 0; sleep 0.3; done; cat /tmp/says; exit 1")
 		work(t, "nvmetarget", "192.0.2.3", liveNQN)
 		t.Log(g.Do(t, "wait job=%d ms=100 kill=2", job).Words["out"])
