@@ -21,6 +21,7 @@ type engine struct {
 	cur    event // the current one
 
 	free    *packet
+	pauses  *packet // as free, PFC frames
 	dirty   []*Host // hosts whose ports were called
 	settled []*Host // the list before
 

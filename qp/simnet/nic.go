@@ -188,9 +188,7 @@ func (h *Host) unpause() bool {
 // quanta, 0 to resume.
 func (h *Host) sendPFC(mask uint8, quanta uint16) {
 	for _, at := range h.ends {
-		k := h.e.newPacket()
-		k.pause, k.ecn = true, noECN
-		k.size = minFrame + fcsSize
+		k := h.e.newPause()
 		k.pfc = pfc.New([6]byte(h.Port.MAC()))
 		for m := mask; m != 0; m &= m - 1 {
 			k.pfc.Set(bits.TrailingZeros8(m), quanta)

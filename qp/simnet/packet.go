@@ -100,15 +100,41 @@ func (e *engine) newPacket() *packet {
 	return p
 }
 
+// newPause returns a PFC frame to be filled. They have a pool of their own: few are under
+// way at a time, and they would otherwise take the place in the cache of packets that
+// carry data.
+func (e *engine) newPause() *packet {
+	p := e.pauses
+	if p == nil {
+		p = e.newPacket()
+	} else {
+		e.pauses = p.next
+		p.next = nil
+	}
+	p.pause, p.ecn, p.size = true, noECN, minFrame+fcsSize
+	return p
+}
+
 func (e *engine) release(p *packet) {
-	p.pause, p.broken, p.trimmed, p.hashed, p.told, p.collect = false, false, false, false, false, false
+	if p.pause {
+		p.broken = false
+		p.next = e.pauses
+		e.pauses = p
+		return
+	}
+	p.broken, p.trimmed, p.hashed, p.told, p.collect = false, false, false, false, false
 	p.next = e.free
 	e.free = p
 }
 
 // clone returns a copy of p.
 func (e *engine) clone(p *packet) *packet {
-	c := e.newPacket()
+	var c *packet
+	if p.pause {
+		c = e.newPause()
+	} else {
+		c = e.newPacket()
+	}
 	b, buf := c.body, c.buf
 	*c, *b = *p, *p.body
 	c.body, c.next = b, nil

@@ -60,9 +60,7 @@ func (p *swPort) repeatPause(prio uint8) {
 // tell sends a PFC frame for one priority.
 func (p *swPort) tell(prio uint8, quanta uint16) {
 	e := p.sw.e
-	k := e.newPacket()
-	k.pause, k.ecn = true, noECN
-	k.size = minFrame + fcsSize
+	k := e.newPause()
 	k.pfc = pfc.New([6]byte{0x02, 1, byte(p.id >> 24), byte(p.id >> 16), byte(p.id >> 8), byte(p.id)})
 	k.pfc.Set(int(prio), quanta)
 	if e.n.bytes {

@@ -243,10 +243,14 @@ func (n *Network) exchange() {
 				} else {
 					d.fly(p)
 				}
-				if back := to.free; back != nil {
-					to.free = back.next
-					back.next = e.free
-					e.free = back
+				from, back := &to.free, &e.free
+				if p.pause {
+					from, back = &to.pauses, &e.pauses
+				}
+				if k := *from; k != nil {
+					*from = k.next
+					k.next = *back
+					*back = k
 				}
 			}
 		}
