@@ -242,7 +242,7 @@ var checks = [checkCount]checkInfo{
 	ReadOpcode:         {RuleRS15, Breach, "read-opcode", "the response at PSN {psn} should be {want}, is {got}", asOpcode, asOpcode},
 	ReadSize:           {RuleRS15, Breach, "read-size", "the response at PSN {psn} should carry {want} bytes, carries {got}", 0, 0},
 	ReadTooMany:        {RuleRS15, Breach, "read-too-many", "the last response to the READ has PSN {want}; one more follows, a {got} (PSN {psn})", 0, asOpcode},
-	ReadUnanswered:     {RuleRS14, Breach, "read-unanswered", "the {want} of PSN {psn} was sent {got} times without a response, though later requests got one each time", asOpcode, 0},
+	ReadUnanswered:     {RuleRS14, Breach, "read-unanswered", "a {want} before PSN {psn} was sent {got} times without a response, though later requests got one each time", asOpcode, 0},
 	ReadResumedMiddle:  {RuleRQ27, Note, "read-resumed-middle", "the response to a resumed READ should begin with First or Only; at PSN {psn} it begins with {got}", 0, asOpcode},
 	AtomicOutside:      {RuleRS15, Breach, "atomic-outside", "PSN {psn} was a {want}; the response is a {got}", asOpcode, asOpcode},
 	DeadAnswers:        {RuleRS18, Breach, "dead-answers", "after the {want} the responder should be silent; it sends a {got} (PSN {psn})", asSyndrome, asOpcode},

@@ -252,24 +252,6 @@ func (w *Watcher) Flows(yield func(*Flow) bool) {
 // interfaces. Times of one source are assumed to be in order.
 func (w *Watcher) SetSource(n int) { w.source = uint32(n) }
 
-// shiftOf returns what is taken off all times of a capture that begins at ts. Times are
-// above 0, which stands for none, and far from where they would overflow; clocks that were
-// never set, and offsets of pcapng, give any.
-func shiftOf(ts time.Time) int64 {
-	if n := ts.UnixNano(); n < int64(time.Hour) || n > 1<<62 {
-		return n - n%int64(time.Second) - int64(time.Hour)
-	}
-	return 0
-}
-
-// last returns when the last frame of s came, as now has it, and 0 before the first.
-func (w *Watcher) last(s *stream) int64 {
-	if s.Frames == 0 {
-		return 0
-	}
-	return s.Last - w.shift
-}
-
 // HandleFrame judges the next frame, captured at ts on a link of type link. data is the
 // captured part of its wireLen bytes on the wire. Nothing of data is kept. Call NextFinding
 // until it returns false after it.

@@ -164,6 +164,60 @@ func TestFieldAckNeverSent(t *testing.T) {
 	require.Empty(t, breaches(all))
 }
 
+// Of the first READ of a capture the beginning may be missing, but it ends where its length
+// says. Rule RS-15.
+func TestFieldReadEnd(t *testing.T) {
+	read := func(n int) *talk { return newTalk().req(bth.RCReadRequest, 1000, n) }
+	for name, k := range map[string]*talk{
+		"Last too early":        read(600).resp(bth.RCReadResponseFirst, 1000, 0x1f, 1, 256).resp(bth.RCReadResponseLast, 1001, 0x1f, 1, 88),
+		"First of what is Only": read(100).resp(bth.RCReadResponseFirst, 1000, 0x1f, 1, 256),
+		"Middle at the end": read(600).resp(bth.RCReadResponseFirst, 1000, 0x1f, 1, 256).
+			resp(bth.RCReadResponseMiddle, 1001, 0, 0, 256).resp(bth.RCReadResponseMiddle, 1002, 0, 0, 256),
+	} {
+		_, all := watch(t, conform.Config{}, k.recs)
+		require.Equal(t, map[conform.Check]int{conform.ReadOpcode: 1}, breaches(all), name)
+	}
+	for name, k := range map[string]*talk{
+		"as the Linux driver resumes": read(600).resp(bth.RCReadResponseMiddle, 1000, 0, 0, 256).
+			resp(bth.RCReadResponseMiddle, 1001, 0, 0, 256).resp(bth.RCReadResponseLast, 1002, 0x1f, 1, 88),
+		"the last packet again": read(88).resp(bth.RCReadResponseLast, 1000, 0x1f, 1, 88),
+	} {
+		_, all := watch(t, conform.Config{}, k.recs)
+		require.Empty(t, breaches(all), name)
+	}
+}
+
+// A receive is consumed by the first packet of a SEND: that is the one to refuse.
+// Rule RS-09.
+func TestFieldRNRInside(t *testing.T) {
+	for _, c := range []struct {
+		psn  uint32
+		want int
+	}{{1000, 0}, {1001, 1}, {1002, 1}} {
+		k := newTalk().req(bth.RCSendFirst, 1000, 1024).req(bth.RCSendMiddle, 1001, 1024).req(bth.RCSendLast, 1002, 4).
+			resp(bth.RCAcknowledge, c.psn, 0x2c, 0, 0)
+		_, all := watch(t, conform.Config{}, k.recs)
+		require.Equal(t, c.want, breaches(all)[conform.RNROfWrite], "PSN %d", c.psn)
+		require.Len(t, breaches(all), c.want)
+	}
+}
+
+// A responder that has no response to a READ, however often it is asked, and
+// acknowledges what follows. Rule RS-14.
+func TestFieldReadUnanswered(t *testing.T) {
+	k := newTalk().req(bth.RCReadRequest, 1000, 8)
+	for i := range uint32(7) {
+		for j := range uint32(5) {
+			k.req(bth.RCSendOnly, 1001+5*i+j, 4).ack(1001+5*i+j, 2+5*i+j)
+		}
+		k.now = k.now.Add(70 * time.Millisecond)
+		k.req(bth.RCReadRequest, 1000, 8)
+	}
+	_, all := watch(t, conform.Config{}, k.recs)
+	require.NotZero(t, breaches(all)[conform.ReadUnanswered])
+	require.Len(t, breaches(all), 1)
+}
+
 // A switch has cut the frame, and the capture knows nothing of it.
 func TestFieldCutBySwitch(t *testing.T) {
 	k := newTalk().raw(t, "02000000000202000000000108004502043c000040004011b2abc0000201c0000202c00112b7042800000600ffff0000001200000064000000000000100000000077000010000000000000000000000000000000000000000000000000000000")

@@ -65,6 +65,14 @@ const (
 	pairCM                     // by connection management
 )
 
+// last returns when the last frame of s came, as now has it, and 0 before the first.
+func (w *Watcher) last(s *stream) int64 {
+	if s.Frames == 0 {
+		return 0
+	}
+	return s.Last - w.shift
+}
+
 // stream returns the flow of w.f, which it creates if there is none, and makes it the
 // newest.
 func (w *Watcher) stream() *stream {

@@ -53,6 +53,16 @@ type Counters struct {
 	First, Last   int64  // nanoseconds since 1970 of the first and the last frame
 }
 
+// shiftOf returns what is taken off all times of a capture that begins at ts. Times are
+// above 0, which stands for none, and far from where they would overflow; clocks that were
+// never set, and offsets of pcapng, give any.
+func shiftOf(ts time.Time) int64 {
+	if n := ts.UnixNano(); n < int64(time.Hour) || n > 1<<62 {
+		return n - n%int64(time.Second) - int64(time.Hour)
+	}
+	return 0
+}
+
 func (c *Counters) frame(now int64, bytes int) {
 	if c.Frames == 0 {
 		c.First, c.Last = now, now

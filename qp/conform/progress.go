@@ -75,7 +75,7 @@ func (w *Watcher) awaits(s *stream, x *exchange, d *read, u uint64) bool {
 		return !x.over || u+1 < d.end
 	}
 	if !x.over && !d.is(isPassed) {
-		if d.asks >= 8 && d.high == d.start {
+		if d.asks >= 4 && d.high == d.start {
 			w.doubt(s, x, ReadUnanswered, uint64(d.op), uint64(d.asks), d.frame)
 		}
 		d.flags |= isPassed

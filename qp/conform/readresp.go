@@ -201,6 +201,10 @@ func position(u, from, to uint64) bth.Operation {
 	return bth.ReadResponseMiddle
 }
 
+// ends reports whether a response of operation o is the last to its READ. A READ of which
+// the capture may have lost the beginning ends where it would have ended, too.
+func ends(o bth.Operation) bool { return o == bth.ReadResponseLast || o == bth.ReadResponseOnly }
+
 // readShape judges opcode and size of a response by its place.
 func (w *Watcher) readShape(s *stream, d *read, u uint64, payload int, op bth.Opcode, sure bool) {
 	whole, part := position(u, d.start, d.end), position(u, d.from, d.to)
@@ -211,7 +215,7 @@ func (w *Watcher) readShape(s *stream, d *read, u uint64, payload int, op bth.Op
 			w.report(s, ReadResumedMiddle, 0, uint64(op), 0)
 		}
 	case got == position(u, d.was, d.end): // to the request before the last
-	case sure && !d.is(isPartial):
+	case sure && (!d.is(isPartial) || ends(got) != ends(part)):
 		w.report(s, ReadOpcode, uint64(op.Service().Opcode(part)), uint64(op), 0)
 		return
 	default:

@@ -21,7 +21,7 @@ func (w *Watcher) rnrNak(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 		switch {
 		case answered(e.op):
 			w.report(s, RNROfRead, uint64(e.op), 0, e.frame)
-		case e.op.Write() && !consumes(e.op):
+		case !consumes(e.op) || e.op.Send() && (e.op.Middle() || e.op.Last()):
 			w.report(s, RNROfWrite, uint64(e.op), 0, e.frame)
 		}
 	}
