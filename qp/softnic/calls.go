@@ -216,7 +216,9 @@ func (p *Port) ReplySIDR(now time.Time, c *Call, r *cm.SIDRReply) error {
 
 // Accept accepts an EventRequest with q, a QP in Reset or Init, which goes to RTS.
 // NextCMEvent returns EventEstablished when the peer is ready. After an error the request
-// is still open: accept it with other arguments, or reject it.
+// is still open: accept it with other arguments, or reject it. Only where the QP refuses
+// what the two sides agreed on, such as more READs than it can have outstanding, is the
+// call rejected.
 func (p *Port) Accept(now time.Time, c *Call, q *QP, a ConnAttr) error {
 	p.at(now)
 	if a.PKey == 0 {

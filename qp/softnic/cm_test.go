@@ -526,6 +526,104 @@ func TestQueuePairUsedAgain(t *testing.T) {
 	require.Equal(t, "established", w.events[1][len(w.events[1])-1], "its first packet says so, the RTU being lost")
 }
 
+// A call that is over has no say in its QP, which may have another by then.
+func TestDisconnectWhenOver(t *testing.T) {
+	w := newWired(t, nil)
+	require.NoError(t, w.ports[1].Listen(service, 0))
+	w.on = func(i int, c *softnic.Call, e *cm.Event) {
+		if i == 1 && e.Kind == cm.EventRequest {
+			q, _ := rcQP(t, w.ports[1], qp.RC)
+			require.NoError(t, w.ports[1].Accept(w.now, c, q, full))
+		}
+	}
+	q, _ := rcQP(t, w.ports[0], qp.RC)
+	to := netip.MustParseAddr("192.0.2.2")
+	first, err := w.ports[0].Connect(w.now, q, to, service, full)
+	require.NoError(t, err)
+	w.settle()
+	require.NoError(t, w.ports[0].Disconnect(w.now, first, nil))
+	w.run(time.Hour)
+	require.Contains(t, w.events[0], "timewait exit")
+	require.NoError(t, q.Modify(w.now, &qp.Attr{State: qp.Reset}, qp.AttrState))
+	_, err = w.ports[0].Connect(w.now, q, to, service, full)
+	require.NoError(t, err)
+	w.settle()
+	require.Equal(t, qp.RTS, q.State())
+	require.ErrorIs(t, w.ports[0].Disconnect(w.now, first, nil), cm.ErrCall)
+	w.settle()
+	require.Equal(t, qp.RTS, q.State())
+}
+
+// Datagrams that wait for the addresses of two peers are each sent once, when the address
+// of theirs is known.
+func TestCallsWaitForAddresses(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{CM: &cm.Config{}}, "192.0.2.1")
+	to := []string{"192.0.2.2", "192.0.2.3", "192.0.2.4"}
+	for _, a := range to {
+		q, _ := rcQP(t, p, qp.RC)
+		_, err := p.Connect(start, q, netip.MustParseAddr(a), service, full)
+		require.NoError(t, err)
+	}
+	require.Len(t, drain(p, start), len(to), "questions")
+	for _, i := range []int{1, 0, 2} {
+		mac := frame.MAC{2, 0, 0, 0, 0, byte(i)}
+		p.HandleFrame(start, arpOf(2, mac, to[i], "192.0.2.1"))
+		frames := drain(p, start)
+		require.Len(t, frames, 1)
+		f := decode(t, frames[0])
+		require.Equal(t, mac, f.DstMAC)
+		require.Equal(t, to[i], f.Dst.String())
+		require.Equal(t, byte(cm.AttrREQ), f.Packet.Payload[17])
+	}
+}
+
+// A request that could not be accepted is still open; one that was accepted for a QP that
+// cannot do what was agreed on is not.
+func TestAcceptAgain(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		bad  func(*softnic.ConnAttr)
+		open bool
+	}{
+		{"private data too long", func(a *softnic.ConnAttr) { a.PrivateData = make([]byte, 300) }, true},
+		{"more READs than the QP can do", func(a *softnic.ConnAttr) { a.MaxRdAtomic = 5 }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWired(t, nil)
+			require.NoError(t, w.ports[1].Listen(service, 0))
+			b, _ := rcQP(t, w.ports[1], qp.RC)
+			w.on = func(i int, call *softnic.Call, e *cm.Event) {
+				if i != 1 || e.Kind != cm.EventRequest {
+					return
+				}
+				bad := full
+				c.bad(&bad)
+				require.Error(t, w.ports[1].Accept(w.now, call, b, bad))
+				err := w.ports[1].Accept(w.now, call, b, full)
+				if c.open {
+					require.NoError(t, err)
+				} else {
+					require.Error(t, err)
+				}
+			}
+			cq := softnic.NewCQ()
+			q, err := w.ports[0].CreateQP(softnic.QPConfig{Config: qp.Config{PD: 1, MaxSendWR: 64, MaxRecvWR: 64, MaxRdAtomic: 16, MaxDestRdAtomic: 16}, SendCQ: cq, RecvCQ: cq})
+			require.NoError(t, err)
+			more := full
+			more.MaxRdAtomic, more.MaxDestRdAtomic = 16, 16
+			_, err = w.ports[0].Connect(w.now, q, netip.MustParseAddr("192.0.2.2"), service, more)
+			require.NoError(t, err)
+			w.settle()
+			if c.open {
+				require.Equal(t, []string{"established"}, w.events[0])
+				require.Equal(t, qp.RTS, b.State())
+			} else {
+				require.Equal(t, []string{"rejected"}, w.events[0])
+			}
+		})
+	}
+}
+
 // TestManagementInVLAN: a call in a VLAN sends its datagrams there with the priority of
 // the tag, the responses come back in it, and calls without one have no tag.
 func TestManagementInVLAN(t *testing.T) {

@@ -174,6 +174,30 @@ func TestManyUnresolved(t *testing.T) {
 	}
 }
 
+// TestHeardBeforeAsked: a queue pair whose peer's address has not had its turn to be asked
+// for sends when it is heard of.
+func TestHeardBeforeAsked(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	for i := range 64 {
+		q, _ := qpOf(t, p, start, qp.RC, qp.AHAttr{GID: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}).As16()}, nil)
+		require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
+	}
+	q, cq := qpOf(t, p, start, qp.RC, qp.AHAttr{GID: gidOf("192.0.2.2")}, nil)
+	require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend, Flags: qp.Signaled}))
+	require.Len(t, drain(p, start), 64, "questions, and none for the last")
+	mac := frame.MAC{2, 0, 0, 0, 0, 2}
+	p.HandleFrame(start, arp(1, mac, "192.0.2.1"))
+	sent := 0
+	for _, b := range drain(p, start) {
+		if b[12] == 8 && b[13] == 0 {
+			require.Equal(t, mac, frame.MAC(b[:6]))
+			sent++
+		}
+	}
+	require.Equal(t, 1, sent)
+	none(t, cq)
+}
+
 // TestBadNeighbors: what is not for this port, or not right, changes nothing.
 func TestBadNeighbors(t *testing.T) {
 	var arp, ns []byte
@@ -232,11 +256,13 @@ func TestFullTableKeepsNeighbors(t *testing.T) {
 
 // arp returns an ARP packet of 192.0.2.2 about itself (RFC 826, and RFC 5227 for
 // those that nobody asked for).
-func arp(op byte, mac frame.MAC, target string) []byte {
-	dst := netip.MustParseAddr(target).As4()
+func arp(op byte, mac frame.MAC, target string) []byte { return arpOf(op, mac, "192.0.2.2", target) }
+
+func arpOf(op byte, mac frame.MAC, sender, target string) []byte {
+	src, dst := netip.MustParseAddr(sender).As4(), netip.MustParseAddr(target).As4()
 	b := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac[:]...)
 	b = append(b, 8, 6, 0, 1, 8, 0, 6, 4, 0, op)
-	b = append(append(b, mac[:]...), 192, 0, 2, 2)
+	b = append(append(b, mac[:]...), src[:]...)
 	b = append(append(b, 0, 0, 0, 0, 0, 0), dst[:]...)
 	return append(b, make([]byte, 18)...)
 }
@@ -354,6 +380,22 @@ func TestNeighborMoves(t *testing.T) {
 			now := start.Add(time.Hour)
 			require.NoError(t, q.PostSend(now, &qp.SendWR{Op: qp.OpSend}))
 			require.Zero(t, ask(drain(p, now)), name)
+		}
+	})
+	t.Run("given, no age", func(t *testing.T) {
+		for _, heard := range []bool{false, true} { // of it before
+			p := onePort(t, 1, softnic.Config{NeighborAge: time.Minute}, "192.0.2.1")
+			if heard {
+				p.HandleFrame(start, arp(2, old, "192.0.2.1"))
+			}
+			p.AddNeighbor(netip.MustParseAddr("192.0.2.2"), old)
+			q, _ := qpOf(t, p, start, qp.UC, qp.AHAttr{GID: gidOf("192.0.2.2")}, nil)
+			for _, now := range []time.Time{start, start.Add(time.Hour)} {
+				require.NoError(t, q.PostSend(now, &qp.SendWR{Op: qp.OpSend}))
+				frames := drain(p, now)
+				require.Len(t, frames, 1, "no question")
+				require.Equal(t, old, frame.MAC(frames[0][:6]))
+			}
 		}
 	})
 	t.Run("datagrams, age", func(t *testing.T) {
