@@ -399,6 +399,10 @@ func (g *Graph[W]) hashAt(q unsafe.Pointer, p *plan, n int, now int64) {
 	}
 	size := p.t.Size()
 	g.reach(q, nil, size*uintptr(n))
+	if len(p.steps) == 1 && p.steps[0].what == bytesStep && p.steps[0].size == size { // plain from end to end
+		g.buf = append(g.buf, unsafe.Slice((*byte)(q), size*uintptr(n))...)
+		return
+	}
 	for i := range uintptr(n) {
 		g.hash(unsafe.Add(q, i*size), p, now)
 	}
