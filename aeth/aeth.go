@@ -20,7 +20,7 @@ var (
 	// ErrLength means that UnmarshalBinary got more bytes than the header has.
 	ErrLength = errors.New("aeth: input longer than the header")
 	// ErrRange means that a field does not fit its width on the wire.
-	ErrRange = errors.New("aeth: field exceeds its width")
+	ErrRange = errors.New("aeth: MSN exceeds 24 bits (0 to 0xffffff)")
 )
 
 // Size is the length of an AETH in bytes.

@@ -128,12 +128,44 @@ func bit(b bool) uint32 {
 // Validate returns ErrRange when a field exceeds its width. Values that fit but
 // mean nothing, such as a TVer of 1, pass: tests need to send them.
 func (h *Header) Validate() error {
-	if h.PadCnt > 3 || h.TVer > 0xf || h.Resv6 > 0x3f || h.Resv7 > 0x7f ||
-		h.DestQP > 0xffffff || h.PSN > psn.Mask {
-		return ErrRange
+	switch {
+	case h.PadCnt > 3:
+		return errPadCnt
+	case h.TVer > 0xf:
+		return errTVer
+	case h.Resv6 > 0x3f:
+		return errResv6
+	case h.Resv7 > 0x7f:
+		return errResv7
+	case h.DestQP > 0xffffff:
+		return errDestQP
+	case h.PSN > psn.Mask:
+		return errPSN
 	}
 	return nil
 }
+
+// tooWide is an ErrRange that names the field. Each is allocated once.
+type tooWide string
+
+func (e *tooWide) Error() string { return "bth: " + string(*e) }
+func (e *tooWide) Unwrap() error { return ErrRange }
+
+func wide(s string) error { return (*tooWide)(&s) }
+
+var (
+	errPadCnt = wide("PadCnt exceeds 2 bits (0 to 3)")
+	errTVer   = wide("TVer exceeds 4 bits (0 to 0xf)")
+	errResv6  = wide("Resv6 exceeds 6 bits (0 to 0x3f)")
+	errResv7  = wide("Resv7 exceeds 7 bits (0 to 0x7f)")
+	errDestQP = wide("DestQP exceeds 24 bits (0 to 0xffffff)")
+	errPSN    = wide("PSN exceeds 24 bits (0 to 0xffffff)")
+	errSrcQP  = wide("SrcQP of the DETH exceeds 24 bits (0 to 0xffffff)")
+	errEE     = wide("EE of the RDETH exceeds 24 bits (0 to 0xffffff)")
+	errSRQ    = wide("SRQ of the XRCETH exceeds 24 bits (0 to 0xffffff)")
+	errMSN    = wide("MSN of the AETH exceeds 24 bits (0 to 0xffffff)")
+	errFETH   = wide("a field of the FETH exceeds its width (Resv26 26 bits, Sel 2, Placement 4)")
+)
 
 // AppendBinary implements [encoding.BinaryAppender].
 func (h *Header) AppendBinary(dst []byte) ([]byte, error) {

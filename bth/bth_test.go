@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -93,6 +94,12 @@ func TestMasks(t *testing.T) {
 	} {
 		require.Equal(t, unhex(t, c.want), c.h.AppendTo(nil), "%+v", c.h)
 		require.ErrorIs(t, c.h.Validate(), bth.ErrRange, "%+v", c.h)
+		v := reflect.ValueOf(c.h)
+		for i := range v.NumField() {
+			if !v.Field(i).IsZero() {
+				require.ErrorContains(t, c.h.Validate(), v.Type().Field(i).Name+" exceeds ")
+			}
+		}
 	}
 	require.Equal(t, unhex(t, "00000000 00ffffff"), (&bth.DETH{SrcQP: 0xffffffff}).AppendTo(nil))
 	require.Equal(t, unhex(t, "00ffffff"), (&bth.RDETH{EE: 0xffffffff}).AppendTo(nil))

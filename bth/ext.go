@@ -38,7 +38,7 @@ func (h *DETH) AppendTo(dst []byte) []byte {
 }
 
 // Validate returns ErrRange when the QP number exceeds 24 bits.
-func (h *DETH) Validate() error { return fits24(h.SrcQP) }
+func (h *DETH) Validate() error { return fits24(h.SrcQP, errSrcQP) }
 
 // AppendBinary implements [encoding.BinaryAppender].
 func (h *DETH) AppendBinary(dst []byte) ([]byte, error) {
@@ -86,7 +86,7 @@ func (h *RDETH) Decode(b []byte) error {
 func (h *RDETH) AppendTo(dst []byte) []byte { return append24(dst, h.Resv8, h.EE) }
 
 // Validate returns ErrRange when the EE context exceeds 24 bits.
-func (h *RDETH) Validate() error { return fits24(h.EE) }
+func (h *RDETH) Validate() error { return fits24(h.EE, errEE) }
 
 // AppendBinary implements [encoding.BinaryAppender].
 func (h *RDETH) AppendBinary(dst []byte) ([]byte, error) {
@@ -134,7 +134,7 @@ func (h *XRCETH) Decode(b []byte) error {
 func (h *XRCETH) AppendTo(dst []byte) []byte { return append24(dst, h.Resv8, h.SRQ) }
 
 // Validate returns ErrRange when the SRQ number exceeds 24 bits.
-func (h *XRCETH) Validate() error { return fits24(h.SRQ) }
+func (h *XRCETH) Validate() error { return fits24(h.SRQ, errSRQ) }
 
 // AppendBinary implements [encoding.BinaryAppender].
 func (h *XRCETH) AppendBinary(dst []byte) ([]byte, error) {
@@ -157,9 +157,9 @@ func append24(dst []byte, top uint8, v uint32) []byte {
 	return binary.BigEndian.AppendUint32(dst, uint32(top)<<24|v&0xffffff)
 }
 
-func fits24(v uint32) error {
+func fits24(v uint32, err error) error {
 	if v > 0xffffff {
-		return ErrRange
+		return err
 	}
 	return nil
 }

@@ -280,12 +280,17 @@ func (p *Packet) Validate() error {
 		return ErrLength
 	}
 	e := info.ext
-	if e&HasRDETH != 0 && p.RDETH.Validate() != nil ||
-		e&HasDETH != 0 && p.DETH.Validate() != nil ||
-		e&HasXRCETH != 0 && p.XRCETH.Validate() != nil ||
-		e&HasFETH != 0 && p.FETH.Validate() != nil ||
-		e&HasAETH != 0 && p.AETH.Validate() != nil {
-		return ErrRange
+	switch {
+	case e&HasRDETH != 0 && p.RDETH.Validate() != nil:
+		return errEE
+	case e&HasDETH != 0 && p.DETH.Validate() != nil:
+		return errSrcQP
+	case e&HasXRCETH != 0 && p.XRCETH.Validate() != nil:
+		return errSRQ
+	case e&HasFETH != 0 && p.FETH.Validate() != nil:
+		return errFETH
+	case e&HasAETH != 0 && p.AETH.Validate() != nil:
+		return errMSN
 	}
 	return nil
 }

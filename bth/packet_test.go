@@ -242,6 +242,7 @@ func TestPacketValidate(t *testing.T) {
 		out, err := p.AppendBinary([]byte("dst"))
 		require.ErrorIs(t, err, c.want, name)
 		if c.want != nil {
+			require.True(t, c.want != bth.ErrRange || err.Error() != c.want.Error(), "the field is not named: %v", err)
 			require.Equal(t, "dst", string(out), name)
 		} else {
 			require.Equal(t, p.AppendTo([]byte("dst")), out, name)

@@ -13,6 +13,15 @@ var (
 	// ErrBind means that a window cannot be bound there: the region was deregistered or
 	// lacks MWBind, or the range is empty or not within the region.
 	ErrBind = errors.New("qp: window cannot be bound to this range")
+
+	errBindBound  error = detailed{ErrBind, "qp: the type 2 window is bound already: invalidate it first"}
+	errBindAccess error = detailed{ErrBind, "qp: Access of a Binding has MWBind, which a window cannot grant"}
+	errBindKey    error = detailed{ErrBind, "qp: NewRKey differs from the window's key above the low byte, or keys are seeded"}
+	errBindRegion error = detailed{ErrBind, "qp: Region of a Binding is the key of a window"}
+	errBindPD     error = detailed{ErrBind, "qp: window and region are of two protection domains"}
+	errBindRight  error = detailed{ErrBind, "qp: the region was registered without MWBind"}
+	errBindEmpty  error = detailed{ErrBind, "qp: Len of a Binding is 0"}
+	errBindRange  error = detailed{ErrBind, "qp: VA and Len of a Binding are not within the region"}
 )
 
 // Region describes a registered piece of memory.
@@ -235,8 +244,13 @@ func (t *Regions) Bind(b Binding) (rkey uint32, err error) {
 	if w == nil || w.kind < slotWindowFree {
 		return 0, ErrNoRegion
 	}
-	if b.Access&MWBind != 0 || w.kind == slotWindow && !w.type1 || b.NewRKey != 0 && (t.cipher.on || b.NewRKey>>8 != b.Window>>8) {
-		return 0, ErrBind
+	switch {
+	case b.Access&MWBind != 0:
+		return 0, errBindAccess
+	case w.kind == slotWindow && !w.type1:
+		return 0, errBindBound
+	case b.NewRKey != 0 && (t.cipher.on || b.NewRKey>>8 != b.Window>>8):
+		return 0, errBindKey
 	}
 	if w.type1 && b.Len == 0 {
 		*w = regionSlot{kind: slotWindowFree, pd: w.pd, key: w.key, turn: w.turn, type1: true}
@@ -246,8 +260,17 @@ func (t *Regions) Bind(b Binding) (rkey uint32, err error) {
 		}
 		n := uint64(b.Len)
 		off, ok := r.offset(b.VA, n)
-		if r.kind != slotRegion || w.pd != r.pd || r.access&MWBind == 0 || n == 0 || !ok {
-			return 0, ErrBind
+		switch {
+		case r.kind != slotRegion:
+			return 0, errBindRegion
+		case w.pd != r.pd:
+			return 0, errBindPD
+		case r.access&MWBind == 0:
+			return 0, errBindRight
+		case n == 0:
+			return 0, errBindEmpty
+		case !ok:
+			return 0, errBindRange
 		}
 		w.kind, w.parent, w.age, w.qpn, w.access = slotWindow, b.Region, r.turn, b.QPN, b.Access
 		w.data, w.addr = r.data[off:off+n:off+n], b.VA

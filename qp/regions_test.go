@@ -211,6 +211,7 @@ func TestWindows(t *testing.T) {
 	} {
 		_, err := m.Bind(qp.Binding{Window: again, Region: c.mr, VA: c.va, Len: c.n, Access: c.access, QPN: 7})
 		require.ErrorIs(t, err, c.err, "%+v", c)
+		require.True(t, c.err != qp.ErrBind || err.Error() != c.err.Error(), "the reason is not named: %v", err)
 	}
 
 	// A window may grant what its region does not: the region only has to allow

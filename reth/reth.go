@@ -21,7 +21,7 @@ var (
 	// ErrLength means that UnmarshalBinary got more bytes than the header has.
 	ErrLength = errors.New("reth: input longer than the header")
 	// ErrRange means that a field does not fit its width on the wire.
-	ErrRange = errors.New("reth: field exceeds its width")
+	ErrRange = errors.New("reth: a field of the FETH exceeds its width (Resv26 26 bits, Sel 2, Placement 4)")
 )
 
 // Size is the length of a RETH in bytes.

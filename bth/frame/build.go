@@ -163,27 +163,36 @@ func (f *Frame) Validate() error {
 	n := f.packetSize()
 	switch f.Net {
 	case IPv4:
-		if !f.Src.Is4() || !f.Dst.Is4() || len(f.Options) > maxIPv4Options || len(f.Options)%4 != 0 ||
-			n+udpSize+ipv4Size+len(f.Options) > 0xffff {
-			return ErrRange
+		switch {
+		case !f.Src.Is4() || !f.Dst.Is4():
+			return errIPv4
+		case len(f.Options) > maxIPv4Options || len(f.Options)%4 != 0:
+			return errOptions
 		}
+		n += udpSize + ipv4Size + len(f.Options)
 	case IPv6, GRH:
-		if f.Net == IPv6 {
+		switch {
+		case f.IsMRC() && f.Net == GRH:
+			return errMRC
+		case !f.Src.Is6() || !f.Dst.Is6() || f.Src.Zone() != "" || f.Dst.Zone() != "":
+			return errIPv6
+		case f.FlowLabel > 0xfffff:
+			return errFlowLabel
+		case f.Net == IPv6:
 			n += udpSize
 		}
-		if f.IsMRC() && f.Net == GRH || !f.Src.Is6() || !f.Dst.Is6() || f.Src.Zone() != "" || f.Dst.Zone() != "" ||
-			f.FlowLabel > 0xfffff || n > 0xffff {
-			return ErrRange
-		}
 	default:
-		return ErrRange
+		return errNet
 	}
-	if f.VLANs > MaxVLANs {
-		return ErrRange
+	switch {
+	case n > 0xffff:
+		return errSize
+	case f.VLANs > MaxVLANs:
+		return errVLANs
 	}
 	for _, v := range f.VLAN[:f.VLANs] {
 		if !isTag(v.TPID) {
-			return ErrRange
+			return errTPID
 		}
 	}
 	if f.IsMRC() {
@@ -191,6 +200,26 @@ func (f *Frame) Validate() error {
 	}
 	return f.Packet.Validate()
 }
+
+// tooWide is an ErrRange that says of what. Each is allocated once.
+type tooWide string
+
+func (e *tooWide) Error() string { return "frame: " + string(*e) }
+func (e *tooWide) Unwrap() error { return ErrRange }
+
+func wide(s string) error { return (*tooWide)(&s) }
+
+var (
+	errIPv4      = wide("Net is IPv4, and Src or Dst is not an IPv4 address")
+	errIPv6      = wide("Net is IPv6 or GRH, and Src or Dst is not an IPv6 address, or has a zone")
+	errOptions   = wide("Options has more than 40 bytes, or not a multiple of 4")
+	errMRC       = wide("MRC has no packets behind a GRH")
+	errFlowLabel = wide("FlowLabel exceeds 20 bits (0 to 0xfffff)")
+	errNet       = wide("Net is none of IPv4, IPv6, GRH")
+	errSize      = wide("the packet is longer than the 65535 bytes of an IP length")
+	errVLANs     = wide("VLANs is more than 3")
+	errTPID      = wide("the TPID of a VLAN is none of 0x8100, 0x88a8, 0x9100")
+)
 
 // packetSize returns the length of the transport packet that AppendTo builds.
 func (f *Frame) packetSize() int {

@@ -216,6 +216,7 @@ func TestValidate(t *testing.T) {
 		b, err := f.AppendBinary([]byte("dst"))
 		require.ErrorIs(t, err, c.want, name)
 		if c.want != nil {
+			require.True(t, c.want != frame.ErrRange || err.Error() != c.want.Error(), "the field is not named: %v", err)
 			require.Equal(t, "dst", string(b), name)
 			continue
 		}
