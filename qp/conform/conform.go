@@ -146,6 +146,7 @@ type Watcher struct {
 	f      frame.Frame
 	short  bool // w.f is shorter than its headers say: it was cut, or they are wrong
 	full   bool // all headers of w.f.Packet are there
+	vague  bool // the ICRC of w.f.Packet is not: the packet may be damaged
 	seen   Seen
 
 	sighted  sightings
@@ -263,6 +264,7 @@ func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLe
 	w.now = ts.UnixNano() - w.shift
 	w.wire = max(wireLen, len(data))
 	w.seen = Seen{Flow: -1}
+	w.vague = false
 	err := w.find.Decode(link, data, wireLen, &w.f)
 	switch err {
 	case nil:
@@ -323,8 +325,7 @@ func (w *Watcher) malformed(err error) {
 	w.repeat = -1
 	if err == bth.ErrTruncated && n >= bth.MinSize {
 		// Extended headers are cut off: what the BTH says can be used.
-		s.ICRCUnchecked++
-		w.leave(ICRCBad, ReasonSnaplen, 1)
+		w.unchecked(s)
 		id := w.identity()
 		set := w.sighted.setOf(id.sum)
 		w.single(s, &id, &set)
@@ -332,9 +333,12 @@ func (w *Watcher) malformed(err error) {
 	}
 	s.Invalid++
 	w.seen.Class = ClassInvalid
-	if crc := w.f.CheckICRC(); crc == frame.ICRCBad {
+	switch w.f.CheckICRC() {
+	case frame.ICRCBad:
 		w.badICRC(s)
 		return
+	case frame.ICRCUnchecked:
+		w.unchecked(s)
 	}
 	s.void(p.PSN, w.now)
 	switch err {
@@ -371,10 +375,16 @@ func (w *Watcher) packet() {
 		w.badICRC(s)
 		return
 	case frame.ICRCUnchecked:
-		s.ICRCUnchecked++
-		w.leave(ICRCBad, ReasonSnaplen, 1)
+		w.unchecked(s)
 	}
 	w.single(s, &id, &set)
+}
+
+// unchecked notes that the current packet, of flow s, has no ICRC.
+func (w *Watcher) unchecked(s *stream) {
+	w.vague = true
+	s.ICRCUnchecked++
+	w.leave(ICRCBad, ReasonSnaplen, 1)
 }
 
 // single judges the current packet, unless it is a copy of one that was judged.
@@ -480,6 +490,10 @@ func (w *Watcher) reportAt(s *stream, c Check, want, got, earlier, at uint64, no
 	if s != nil {
 		f.Src, f.Dst, f.QP = s.key.src, s.key.dst, s.key.qp
 		f.PeerQP = s.peerQP
+	}
+	if f.Severity == Breach && w.vague && at == w.frames && s != nil && !s.insists(c) {
+		w.leave(c, ReasonSnaplen, 1)
+		return
 	}
 	w.queue = append(w.queue, f)
 }

@@ -32,7 +32,7 @@ const often = 3
 
 // doubt records an observation about the current frame.
 func (w *Watcher) doubt(accused *stream, x *exchange, c Check, want, got, earlier uint64) {
-	w.doubtful(accused, x, c, want, got, earlier, lone(c))
+	w.doubtful(accused, x, c, want, got, earlier, lone(c) || w.vague)
 }
 
 // hint is doubt, but one case of it proves nothing.
@@ -66,6 +66,37 @@ func (w *Watcher) doubtful(accused *stream, x *exchange, c Check, want, got, ear
 	}
 	x.doubts = append(x.doubts, doubt{check: c, n: 1, lone: lone, frame: w.frames, earlier: earlier, t: w.now, psn: w.f.Packet.PSN,
 		want: want, got: got, accused: accused, key: accused.key})
+}
+
+// unlikely reports whether n or more of what happens by chance are too many to be due
+// to that, where mean are expected: less than once in about a million times.
+func unlikely(n int, mean float64) bool {
+	p := 1.0 // Poisson's, but for the factor below 1
+	for i := 1; i <= n && p > 0; i++ {
+		p *= mean / float64(i)
+	}
+	return mean < float64(n) && p < 1e-6
+}
+
+// suspect is a check that packets failed of which the capture has no ICRC.
+type suspect struct {
+	check Check
+	n     uint32
+}
+
+// insists counts a breach that a packet without its ICRC shows, and reports whether
+// there were more than damaged packets explain: several, and one of a hundred.
+func (s *stream) insists(c Check) bool {
+	for i := range s.suspects {
+		p := &s.suspects[i]
+		if p.n != 0 && p.check != c {
+			continue
+		}
+		p.check = c
+		p.n++
+		return p.n >= often && uint64(p.n) > s.ICRCUnchecked/100
+	}
+	return false
 }
 
 // against returns how many signs there are of what would explain check c.

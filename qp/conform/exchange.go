@@ -15,6 +15,8 @@ type exchange struct {
 	certain bool   // the first PSN is known
 	first   uint64 // the first PSN
 	next    uint64 // above the highest seen
+	begun   int64  // when the first was seen
+	fresh   uint64 // what has it or a higher PSN did not reach the responder before it was seen; 0: not known of any
 	voidTo  uint64 // PSNs from next to it were sent in packets that are dropped
 
 	log      log
@@ -114,8 +116,9 @@ type earlyAck struct {
 // without having been seen, a retransmission has no cause, a READ is complete without its
 // response.
 type signs struct {
-	lost      int // frames that the capture lost
-	gaps      int // PSNs that were lost before they were captured
+	lost      int    // frames that the capture lost
+	gaps      int    // PSNs that were lost before they were captured
+	skipped   uint64 // how many these were
 	copies    int
 	late      int
 	disturbed int64 // when something was last lost, copied, damaged or retransmitted

@@ -27,13 +27,14 @@ type stream struct {
 	older, newer int32 // list by last use; -1: the end
 	peer         int32 // -1: not known
 	pairedBy     pairing
-	firm         bool   // the pair was guessed soon after the request
+	firm         bool   // the pair was guessed soon after the request that it answers
 	hits         uint32 // responses that fitted the pair
 	tries        uint32 // of finding a peer
 	service      bth.Opcode
 	serviceKnown bool
 	once         [2]uint64 // checks that are reported once
-	peerQP       uint32    // QP of the sender, kept when the other direction is closed
+	suspects     [4]suspect
+	peerQP       uint32 // QP of the sender, kept when the other direction is closed
 	finished     bool
 	before       int64 // when either direction had a frame before this one
 	pkey         uint16

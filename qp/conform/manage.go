@@ -107,7 +107,7 @@ func (w *Watcher) connect(c *conn, q *cm.REP) {
 		w.settle(x)
 		x.restart()
 		u := base | uint64(side.psn)
-		x.started, x.certain, x.first, x.next, x.acked = true, true, u, u, u
+		x.started, x.certain, x.first, x.fresh, x.next, x.acked = true, true, u, u, u, u
 		x.count = messages{known: true, at: u - 1}
 		x.depth = side.depth
 		s.rsp = responder{}

@@ -102,7 +102,7 @@ func (w *Watcher) lively(yield func(*stream) bool) {
 // mispaired is called when a response contradicts its request. It separates a pair that was
 // guessed and is not yet certain, where the response may belong to another flow.
 func (w *Watcher) mispaired(s *stream) bool {
-	if s.pairedBy != pairGuessed || s.hits >= sureHits || s.peer < 0 || !w.rivals(s) {
+	if s.pairedBy != pairGuessed || s.hits >= sureHits || s.peer < 0 || !w.early() && !w.rivals(s) {
 		return false
 	}
 	p := w.streams[s.peer]
@@ -113,6 +113,12 @@ func (w *Watcher) mispaired(s *stream) bool {
 	s.peerQP, p.peerQP = 0, 0
 	w.leave(MSNWrong, ReasonUnpaired, 1)
 	return true
+}
+
+// early reports whether a response may be to a request that was sent before the capture
+// began.
+func (w *Watcher) early() bool {
+	return !w.cfg.Complete && w.now-w.begun < int64(w.cfg.MinTimeout)
 }
 
 // fitness is how well a response fits what was requested with its PSN.
@@ -164,7 +170,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 	op := w.f.Packet.Opcode
 	var best *stream
 	rank := 0
-	unique, young := true, false
+	unique, firm := true, false
 	for t := range w.lively {
 		if t.src != s.dst || t.dst != s.src || t.grh != s.grh || t.peer >= 0 || t.req == nil || !t.req.started ||
 			t.service.Service() != op.Service() {
@@ -177,11 +183,15 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		if before || ahead && (!w.cfg.Complete || u >= x.next+64) {
 			continue
 		}
-		n := 1 + 8*int(w.fits(x, u))
+		fits := w.fits(x, u)
+		n := 1 + 8*int(fits)
 		fresh := w.now-x.last.at < int64(w.cfg.MinTimeout)
 		if fresh {
 			n += 4
 		} else if recent || n <= 9 {
+			continue
+		}
+		if fits == unfit && w.early() {
 			continue
 		}
 		if t.qp == s.qp {
@@ -195,7 +205,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		}
 		switch {
 		case n > rank:
-			best, rank, unique, young = t, n, true, fresh
+			best, rank, unique, firm = t, n, true, fresh && fits != unknown
 		case n == rank:
 			unique = false
 		}
@@ -203,7 +213,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 	if !unique {
 		return nil
 	}
-	s.firm = young
+	s.firm = firm
 	return best
 }
 
@@ -216,12 +226,16 @@ func (x *exchange) unlearn() {
 // join makes s and t the two directions of a connection.
 func (w *Watcher) join(s, t *stream, by pairing) {
 	for _, x := range [2]*stream{s, t} {
-		if x.peer >= 0 {
-			w.streams[x.peer].peer = -1
+		if x.peer < 0 || x.peer == s.id || x.peer == t.id {
+			continue
 		}
-	}
-	if t.peer >= 0 && t.peer != s.id && t.req != nil {
-		t.req.unlearn()
+		old := w.streams[x.peer]
+		old.peer = -1
+		for _, y := range [2]*stream{x, old} {
+			if y.req != nil {
+				y.req.unlearn()
+			}
+		}
 	}
 	s.peer, t.peer = t.id, s.id
 	s.peerQP, t.peerQP = t.qp, s.qp

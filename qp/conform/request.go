@@ -27,9 +27,12 @@ func (w *Watcher) request(s *stream, payload int) {
 		}
 	}
 	if !x.started {
-		x.started, x.first, x.next, x.acked = true, u, u, u
+		x.started, x.first, x.next, x.acked, x.begun = true, u, u, u, w.now
 		x.certain = x.certain || w.cfg.Complete
 		x.voidTo = 0
+		if x.certain || w.evicted == 0 && w.now-w.begun > 100*int64(w.cfg.MinTimeout) {
+			x.fresh = u // who had sent it before would not have been silent for so long
+		}
 		if x.certain {
 			x.count = messages{known: true, at: u - 1}
 		}
@@ -103,6 +106,7 @@ func (w *Watcher) newRequest(s *stream, x *exchange, u uint64, payload int) {
 	if skipped {
 		s.SequenceError++
 		x.signs.gaps++
+		x.signs.skipped += u - x.next
 		x.last.gap, x.signs.disturbed = w.now, w.now
 		w.report(s, SequenceGap, uint64(psn.Wrap(x.next)), u-x.next, 0)
 		if u-x.next > 64 {
@@ -170,8 +174,9 @@ func (w *Watcher) enter(s *stream, x *exchange, u uint64, payload int) uint64 {
 		s.MessagesTx++
 	}
 	// A SEND consumes its receive where it begins, a WRITE with immediate at its
-	// end.
-	if op.Send() && !op.Middle() && !op.Last() || op.Write() && op.Ext()&bth.HasImmDt != 0 {
+	// end. What comes late is left out, as those behind it were counted without it.
+	if u < x.next {
+	} else if op.Send() && !op.Middle() && !op.Last() || op.Write() && op.Ext()&bth.HasImmDt != 0 {
 		x.took++
 	}
 	e := x.log.slot(u)

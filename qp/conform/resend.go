@@ -12,7 +12,9 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 	e := x.log.at(u)
 	var d *read
 	if p.Opcode.Operation() == bth.ReadRequest {
-		d = x.read(u)
+		if d = x.read(u); d != nil && d.is(isGuessed) && u != d.start && w.full && d.is(isKnown) && !w.resumes(d, u) {
+			d.end, d.to, d = u, min(d.to, u), nil // it is another READ
+		}
 	}
 	if w.takesRead(s, x, u) {
 		return
@@ -77,6 +79,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 		if u > x.acked {
 			s.SequenceError++
 			x.signs.gaps++
+			x.signs.skipped += u - x.back.next
 			w.report(s, SequenceGap, uint64(psn.Wrap(x.back.next)), u-x.back.next, 0)
 		}
 		x.passRNR(u)
@@ -101,6 +104,16 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 	if answered(p.Opcode) {
 		w.askAgain(s, x, u)
 	}
+}
+
+// resumes reports whether the current READ request may ask for the rest of d from PSN u
+// on, whatever the MTU is.
+func (w *Watcher) resumes(d *read, u uint64) bool {
+	p := &w.f.Packet
+	skipped := d.len - p.RETH.DMALen
+	mtu := uint64(skipped) / (u - d.start)
+	return p.RETH.DMALen < d.len && p.RETH.VA == d.va+uint64(skipped) && p.RETH.RKey == d.rkey && uint64(skipped)%(u-d.start) == 0 &&
+		mtu >= 256 && mtu <= 4096 && mtu&(mtu-1) == 0
 }
 
 // sentAgain records that e, which has PSN u, was retransmitted.
@@ -337,7 +350,9 @@ func (w *Watcher) whereNAK(s *stream, x *exchange, u uint64) {
 	e := x.log.at(n.psn)
 	switch {
 	case u > n.psn && e != nil && !answered(e.op):
-		if k.beyond++; k.beyond >= often && 3*k.beyond > k.heeded && k.beyond > x.signs.late+int(s.Duplicates) {
+		// Of so many the capture may lack the packet that it began with.
+		lacks := float64(k.heeded) * float64(x.signs.skipped) / float64(s.DataFrames+x.signs.skipped)
+		if k.beyond++; k.beyond >= often && 3*k.beyond > k.heeded && k.beyond > x.signs.late+int(s.Duplicates) && unlikely(k.beyond, lacks) {
 			w.report(s, GoBackBeyond, uint64(psn.Wrap(n.psn)), u-n.psn, n.frame)
 		}
 	case u == n.psn && k.run.valid && k.run.psn == u && k.run.t > n.t && !s.place.gap.firm():

@@ -249,7 +249,14 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 			}
 			d.flags |= isDoneR
 			d.whole = d.end
-			w.doubt(s, x, AckOfRead, uint64(d.op), 0, d.frame)
+			// What was sent and answered before the capture began is acknowledged
+			// again with the duplicate of another request (RS-14). But then the
+			// response before is not the one to what comes right before it.
+			first := x.fresh != 0 && d.start >= x.fresh || x.answered == d.start-1
+			w.doubtful(s, x, AckOfRead, uint64(d.op), 0, d.frame, !first || w.vague)
+		}
+		if x.fresh == 0 && w.now-x.begun > int64(w.cfg.MinTimeout) {
+			x.fresh = u + 1 // an acknowledgement has the newest PSN that the responder took
 		}
 		w.messageNumber(s, x, u, x.readsAfter(u))
 	}
