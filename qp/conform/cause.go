@@ -44,10 +44,10 @@ func (w *Watcher) why(s *stream, x *exchange, u uint64, e *entry, d *read) cause
 	if x.implied.valid && u == x.implied.psn && w.quick(x.implied.t) && x.implied.frame > x.nak.old.frame {
 		return causeImplied
 	}
-	if x.nak.old.valid && u >= x.nak.old.psn && w.quick(x.nak.old.t) && !after(x.nak.old.t) && !(x.back.active && x.back.at > x.nak.old.t) {
+	if x.nak.old.valid && u >= x.nak.old.psn && w.quick(x.nak.old.t) && !after(x.nak.old.t) && !(x.back.active && x.back.frame > x.nak.old.frame) {
 		return causeNAK
 	}
-	if n := x.nak.onWay(u); n != nil && w.quick(n.t) && !after(n.t) && !(x.back.active && u == x.back.next) && !w.spaced(s) {
+	if n := x.nak.onWay(u); n != nil && w.quick(n.t) && !after(n.t) && !(x.back.active && u == x.back.next && x.back.frame > n.frame) && !w.spaced(s) {
 		return causeNAK
 	}
 	if x.implied.valid && u >= x.implied.psn && w.quick(x.implied.t) {
@@ -77,11 +77,12 @@ func (k *naks) onWay(u uint64) *refusal {
 	return nil
 }
 
-// heed marks the NAKs for PSNs up to u as received by the requester, which has gone back to
-// u.
+// heed marks the NAK for PSN u as received by the requester, which has gone back to u. One
+// for a lower PSN stays: a packet with a higher PSN may be late, and the requester may go
+// back to it yet.
 func (k *naks) heed(u uint64) {
 	for i := range k.way {
-		if k.way[i].psn <= u {
+		if k.way[i].psn == u {
 			k.way[i].valid = false
 		}
 	}

@@ -28,6 +28,7 @@ type exchange struct {
 
 	last    lastRequest
 	back    episode
+	missed  skips
 	nak     naks
 	rnr     refusal
 	wait    time.Duration // of rnr
@@ -73,10 +74,47 @@ type episode struct {
 	far    refusal
 }
 
+// skips are PSNs that were due lately and did not come: what was overtaken comes yet.
+type skips struct {
+	ranges [8]struct {
+		from, to uint64
+		t        int64
+		again    bool // in a retransmission
+	}
+	n int
+}
+
+func (k *skips) add(from, to uint64, now int64, again bool) {
+	r := &k.ranges[k.n%len(k.ranges)]
+	r.from, r.to, r.t, r.again = from, to, now, again
+	k.n++
+}
+
+// take reports whether PSN u is one of them, and whether it was due in a
+// retransmission, and takes it out.
+func (k *skips) take(w *Watcher, u uint64) (found, again bool) {
+	for i := range k.ranges {
+		r := &k.ranges[i]
+		if u < r.from || u >= r.to || !w.quick(r.t) {
+			continue
+		}
+		from, to := r.from, r.to
+		if r.from = u + 1; from < u {
+			r.from, r.to = from, u
+			if u+1 < to {
+				k.add(u+1, to, r.t, r.again)
+			}
+		}
+		return true, r.again
+	}
+	return false, false
+}
+
 // refusal is a NAK that awaits the requester's reaction.
 type refusal struct {
 	valid bool
 	psn   uint64
+	by    uint64 // PSN of the response
 	t     int64
 	frame uint64
 }
@@ -89,17 +127,18 @@ type naks struct {
 	way  [4]refusal // the newest, each of which may still be on its way to the requester
 	seen bool       // the packet that the newest refused had been captured
 
-	last    refusal // the newest, whether or not the requester reacted
-	resent  bool    // its PSN was sent since
-	refused bool    // its PSN got an RNR NAK since
-	ignored int     // recoveries by the timer alone
-	heeded  int     // recoveries at once
-	beyond  int     // of those, begun after the PSN asked for
-	before  int     // or before it
-	run     refusal // of copies: psn is the next of the run
-	runLen  uint64
-	runs    int // of those, right before the PSN asked for
-	doubled int // NAKs that were repeated, the same in every bit
+	last     refusal // the newest, whether or not the requester reacted
+	resent   bool    // its PSN was sent since
+	refused  bool    // its PSN got an RNR NAK since
+	ignored  int     // recoveries by the timer alone
+	heeded   int     // recoveries at once
+	beyond   int     // of those, begun after the PSN asked for
+	beyondOf refusal // the NAK for which the newest of these was
+	before   int     // or before it
+	run      refusal // of copies: psn is the next of the run
+	runLen   uint64
+	runs     int // of those, right before the PSN asked for
+	doubled  int // NAKs that were repeated, the same in every bit
 }
 
 // earlyAck is a response to a PSN that was not seen sent.

@@ -375,6 +375,18 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	return nil
 }
 
+// nearer notes that a response with PSN p is seen again at another place, which may be
+// the one nearer to the requester: what that sent before did not know of it.
+func (x *exchange) nearer(p psn.PSN, frame uint64) {
+	u := psn.Unwrap(x.next, p)
+	k := &x.nak
+	for _, r := range [...]*refusal{&k.open, &k.old, &k.way[0], &k.way[1], &k.way[2], &k.way[3], &x.implied} {
+		if r.valid && r.by == u {
+			r.frame = frame
+		}
+	}
+}
+
 // copied counts the current packet as a copy.
 func (w *Watcher) copied(s *stream) {
 	s.Duplicates++
@@ -387,11 +399,14 @@ func (w *Watcher) copied(s *stream) {
 			}
 		}
 	}
-	if !w.told {
+	p := &w.f.Packet
+	switch {
+	case !w.told:
 		s.place.gap.learn(w.repeat)
 		w.leave(ResentUnknown, ReasonCopies, 1)
+	case p.Opcode.Class() == bth.Response && s.peer >= 0 && w.streams[s.peer].req != nil:
+		w.streams[s.peer].req.nearer(p.PSN, w.frames)
 	}
-	p := &w.f.Packet
 	switch {
 	case p.Opcode == bth.CNP:
 		w.report(s, DuplicateCNP, uint64(max(0, w.repeat)), 0, 0)

@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/psn"
@@ -138,7 +139,10 @@ func (w *Watcher) fits(x *exchange, u uint64) fitness {
 		kind := d.op.Operation() == bth.CmpSwap || d.op.Operation() == bth.FetchAdd
 		switch op.Operation() {
 		case bth.Acknowledge:
-			return unfit // it may be a NAK, but also one to another QP
+			if w.full && w.f.Packet.AETH.Syndrome.Kind() == aeth.Nak {
+				return fit
+			}
+			return unfit
 		case bth.AtomicAcknowledge:
 			if kind {
 				return fit
@@ -187,7 +191,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		n := 1 + 8*int(fits)
 		fresh := w.now-x.last.at < int64(w.cfg.MinTimeout)
 		if fresh {
-			n += 4
+			n += 20 // a response comes within a round trip
 		} else if recent || n <= 9 {
 			continue
 		}

@@ -80,7 +80,7 @@ func (w *Watcher) awaits(s *stream, x *exchange, d *read, u uint64) bool {
 		}
 		d.flags |= isPassed
 		d.lastT = w.now
-		x.implied = refusal{valid: true, psn: d.whole, t: w.now, frame: w.frames}
+		x.implied = refusal{valid: true, psn: d.whole, by: u, t: w.now, frame: w.frames}
 		x.acked = max(x.acked, d.whole)
 		return true
 	}

@@ -131,7 +131,7 @@ func (w *Watcher) respond(s *stream, x *exchange, d *read, u uint64) {
 	if u == d.whole {
 		d.whole = u + 1
 	} else if u > d.whole && !d.vague() && (!x.implied.valid || x.implied.psn > d.whole) {
-		x.implied = refusal{valid: true, psn: d.whole, t: w.now, frame: w.frames}
+		x.implied = refusal{valid: true, psn: d.whole, by: u, t: w.now, frame: w.frames}
 	}
 	x.advance(u, w.now)
 	w.accepted(s, x, u)

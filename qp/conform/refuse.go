@@ -122,7 +122,7 @@ func (w *Watcher) nak(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 	if x.nak.open.valid {
 		x.nak.old = x.nak.open
 	}
-	r := refusal{valid: true, psn: u, t: w.now, frame: w.frames}
+	r := refusal{valid: true, psn: u, by: u, t: w.now, frame: w.frames}
 	x.nak.last, x.nak.resent, x.nak.refused = r, false, false
 	copy(x.nak.way[1:], x.nak.way[:])
 	x.nak.way[0] = r

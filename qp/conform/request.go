@@ -107,6 +107,7 @@ func (w *Watcher) newRequest(s *stream, x *exchange, u uint64, payload int) {
 		s.SequenceError++
 		x.signs.gaps++
 		x.signs.skipped += u - x.next
+		x.missed.add(x.next, u, w.now, false)
 		x.last.gap, x.signs.disturbed = w.now, w.now
 		w.report(s, SequenceGap, uint64(psn.Wrap(x.next)), u-x.next, 0)
 		if u-x.next > 64 {

@@ -29,12 +29,18 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 	}
 	going := x.back.active && u == x.back.next
 	cause := w.why(s, x, u, e, d)
+	late, again := false, false
+	if e != nil && !going {
+		late, again = w.overtaken(x, u, e, cause)
+	}
 	switch {
-	case e != nil && w.overtaken(x, u, e, cause):
+	case late:
 		w.late(s, x, u, payload, false)
 		w.seen.Class, w.seen.Good = ClassResent, 0
 		s.GoodBytes -= uint64(payload)
-		s.Retransmitted++
+		if again {
+			s.Retransmitted++
+		}
 		w.sentAgain(s, x, u, e, d)
 		return
 	case e != nil && w.isRepeat(s, x, u, cause, going || w.goesOnBehind(s, x, u)):
@@ -80,6 +86,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 			s.SequenceError++
 			x.signs.gaps++
 			x.signs.skipped += u - x.back.next
+			x.missed.add(x.back.next, u, w.now, true)
 			w.report(s, SequenceGap, uint64(psn.Wrap(x.back.next)), u-x.back.next, 0)
 		}
 		x.passRNR(u)
@@ -132,22 +139,25 @@ func (w *Watcher) sentAgain(s *stream, x *exchange, u uint64, e *entry, d *read)
 	}
 }
 
-// overtaken reports whether PSN u, which e has, belongs to the current retransmission, was
-// missing there, and is captured now: the network has reordered it.
-func (w *Watcher) overtaken(x *exchange, u uint64, e *entry, cause cause) bool {
+// overtaken reports whether PSN u, which e has, was missing in the current
+// retransmission, or in what was sent before it, and is captured now: the network has
+// reordered it. again says whether it was a retransmission.
+func (w *Watcher) overtaken(x *exchange, u uint64, e *entry, cause cause) (late, again bool) {
+	switch {
+	case e.flags&isTail != 0:
+		return false, false
+	case cause == causeNAK && (u == x.nak.open.psn || x.nak.onWay(u) != nil):
+		return false, false
+	case cause == causeImplied && u == x.implied.psn:
+		return false, false
+	case cause == causeTimer || cause == causeRNR:
+		return false, false
+	}
+	if late, again = x.missed.take(w, u); late {
+		return late, again
+	}
 	b := &x.back
-	if !b.active || u < b.from || u >= b.next || e.last >= b.began || !w.quick(b.at) || e.flags&isTail != 0 {
-		return false
-	}
-	switch cause {
-	case causeNAK:
-		return u != x.nak.open.psn && x.nak.onWay(u) == nil
-	case causeImplied:
-		return u != x.implied.psn
-	case causeUnknown:
-		return true
-	}
-	return false
+	return b.active && u >= b.from && u < b.next && e.last < b.began && w.quick(b.at), true
 }
 
 // passRNR records that the PSN that an RNR NAK refused was retransmitted.
@@ -170,7 +180,7 @@ func (w *Watcher) isRepeat(s *stream, x *exchange, u uint64, cause cause, going 
 		// It is at the distance of copies, and does not begin where a retransmission would.
 		switch cause {
 		case causeNAK:
-			if u != x.nak.open.psn {
+			if u != x.nak.open.psn && x.nak.onWay(u) == nil {
 				return true
 			}
 		case causeImplied:
@@ -186,7 +196,7 @@ func (w *Watcher) isRepeat(s *stream, x *exchange, u uint64, cause cause, going 
 	case causeRNR:
 		return w.repeat < 2000
 	case causeNAK:
-		return u != x.nak.open.psn && !going
+		return u != x.nak.open.psn && x.nak.onWay(u) == nil && !going
 	}
 	return x.heardAt <= x.last.at // no response was seen since
 }
@@ -304,9 +314,16 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 		if !n.valid || u < n.psn {
 			n = &x.nak.old
 		}
-		if r := x.nak.onWay(u); r != nil && (!n.valid || u < n.psn) {
+		if r := x.nak.onWay(u); r != nil && (!n.valid || u != n.psn) {
 			n = r
 		}
+		if b := &x.nak.beyondOf; b.valid && b.frame == n.frame && u == n.psn && x.back.next == x.back.from+1 {
+			s.PacketSeqErr-- // what seemed to begin behind it was a late packet
+			x.nak.heeded--
+			x.signs.late++
+		}
+		x.nak.beyondOf = *n
+		x.nak.beyondOf.valid = u > n.psn
 		x.nak.heed(u)
 		w.report(s, ResentNAK, uint64(max(0, w.now-n.t)), 0, n.frame)
 		if n == &x.nak.open {

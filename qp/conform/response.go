@@ -266,7 +266,7 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 		if d.is(isEarly) {
 			from = d.start
 		}
-		x.implied = refusal{valid: true, psn: from, t: w.now, frame: w.frames}
+		x.implied = refusal{valid: true, psn: from, by: u, t: w.now, frame: w.frames}
 	}
 	w.allow(s, x, u)
 	switch {
