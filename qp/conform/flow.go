@@ -36,6 +36,7 @@ type stream struct {
 	suspects     [4]suspect
 	peerQP       uint32 // QP of the sender, kept when the other direction is closed
 	finished     bool
+	since        int64 // when what was seen of it was forgotten as too old
 	before       int64 // when either direction had a frame before this one
 	pkey         uint16
 	pkeyKnown    bool
@@ -94,6 +95,7 @@ func (w *Watcher) stream() *stream {
 			w.finish(w.streams[s.peer])
 		}
 		w.forget(s)
+		s.since = w.now
 	}
 	return s
 }

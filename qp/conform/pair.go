@@ -103,7 +103,7 @@ func (w *Watcher) lively(yield func(*stream) bool) {
 // mispaired is called when a response contradicts its request. It separates a pair that was
 // guessed and is not yet certain, where the response may belong to another flow.
 func (w *Watcher) mispaired(s *stream) bool {
-	if s.pairedBy != pairGuessed || s.hits >= sureHits || s.peer < 0 || !w.early() && !w.rivals(s) {
+	if s.pairedBy != pairGuessed || s.hits >= sureHits || s.peer < 0 || !w.early(s) && !w.rivals(s) {
 		return false
 	}
 	p := w.streams[s.peer]
@@ -116,10 +116,10 @@ func (w *Watcher) mispaired(s *stream) bool {
 	return true
 }
 
-// early reports whether a response may be to a request that was sent before the capture
-// began.
-func (w *Watcher) early() bool {
-	return !w.cfg.Complete && w.now-w.begun < int64(w.cfg.MinTimeout)
+// early reports whether a response of s may be to a request that was sent before the
+// capture began, or before what was seen was forgotten.
+func (w *Watcher) early(s *stream) bool {
+	return !w.cfg.Complete && w.now-max(w.begun, s.since) < int64(w.cfg.MinTimeout)
 }
 
 // fitness is how well a response fits what was requested with its PSN.
@@ -195,7 +195,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		} else if recent || n <= 9 {
 			continue
 		}
-		if fits == unfit && w.early() {
+		if fits == unfit && w.early(s) {
 			continue
 		}
 		if t.qp == s.qp {

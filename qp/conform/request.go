@@ -30,7 +30,7 @@ func (w *Watcher) request(s *stream, payload int) {
 		x.started, x.first, x.next, x.acked, x.begun = true, u, u, u, w.now
 		x.certain = x.certain || w.cfg.Complete
 		x.voidTo = 0
-		if x.certain || w.evicted == 0 && w.now-w.begun > 100*int64(w.cfg.MinTimeout) {
+		if x.certain || w.evicted == 0 && w.now-max(w.begun, s.since) > 100*int64(w.cfg.MinTimeout) {
 			x.fresh = u // who had sent it before would not have been silent for so long
 		}
 		if x.certain {
