@@ -51,7 +51,6 @@ import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp/pfc"
-	"github.com/roce-go/roce/crc"
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp/cm"
 )
@@ -304,60 +303,6 @@ func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLe
 	}
 }
 
-// malformed handles a packet that could not be decoded. w.f.Packet holds an older one.
-func (w *Watcher) malformed(err error) {
-	b := w.f.Transport
-	n := w.f.TransportLen
-	w.full = false
-	p := &w.f.Packet
-	if len(b) < bth.Size {
-		if n < bth.MinSize {
-			w.past.Invalid++
-			*p = bth.Packet{}
-			w.report(nil, LengthOpcode, 0, uint64(n), 0)
-		}
-		return
-	}
-	*p = bth.Packet{}
-	_ = p.Header.Decode(b)
-	s := w.stream()
-	s.frame(w.now+w.shift, w.wire)
-	w.repeat = -1
-	if err == bth.ErrTruncated && n >= bth.MinSize {
-		// Extended headers are cut off: what the BTH says can be used.
-		w.unchecked(s)
-		id := w.identity()
-		set := w.sighted.setOf(id.sum)
-		w.single(s, &id, &set)
-		return
-	}
-	s.Invalid++
-	w.seen.Class = ClassInvalid
-	switch w.f.CheckICRC() {
-	case frame.ICRCBad:
-		w.badICRC(s)
-		return
-	case frame.ICRCUnchecked:
-		w.unchecked(s)
-	}
-	s.void(p.PSN, w.now)
-	switch err {
-	case bth.ErrOpcode:
-		w.report(s, OpcodeUnknown, 0, uint64(p.Opcode), 0)
-	case bth.ErrVersion:
-		w.report(s, VersionNotZero, 0, uint64(p.TVer), 0)
-	default:
-		w.report(s, LengthOpcode, uint64(p.Opcode), uint64(n), 0)
-	}
-}
-
-func (w *Watcher) badICRC(s *stream) {
-	s.ICRCBad++
-	n := w.f.NetPacket
-	w.report(s, ICRCBad, uint64(bits.ReverseBytes32(crc.Sum(n[:len(n)-crc.Size]))),
-		uint64(bits.ReverseBytes32(crc.Stored(n))), 0)
-}
-
 // packet handles a packet that was decoded.
 func (w *Watcher) packet() {
 	s := w.stream()
@@ -378,13 +323,6 @@ func (w *Watcher) packet() {
 		w.unchecked(s)
 	}
 	w.single(s, &id, &set)
-}
-
-// unchecked notes that the current packet, of flow s, has no ICRC.
-func (w *Watcher) unchecked(s *stream) {
-	w.vague = true
-	s.ICRCUnchecked++
-	w.leave(ICRCBad, ReasonSnaplen, 1)
 }
 
 // single judges the current packet, unless it is a copy of one that was judged.

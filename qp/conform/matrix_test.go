@@ -15,6 +15,8 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/psn"
+	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/conform"
 )
 
@@ -367,8 +369,12 @@ var spoilers = []spoiler{
 	{"wrapped PSNs", func(rng *rand.Rand, recs []rec) []rec {
 		d := -6636321 - rng.IntN(40)
 		return rebuilt(recs, func(_ int, f *frame.Frame) {
-			if f.Packet.DestQP != 1 && f.Packet.Opcode != bth.CNP {
-				f.Packet.PSN = f.Packet.PSN.Add(d)
+			if p := &f.Packet; p.DestQP != 1 && p.Opcode != bth.CNP {
+				p.PSN = p.PSN.Add(d)
+			} else if m := (cm.Message{}); p.DestQP == 1 && m.Decode(p.Payload) == nil {
+				m.REQ.StartingPSN = uint32(psn.PSN(m.REQ.StartingPSN).Add(d))
+				m.REP.StartingPSN = uint32(psn.PSN(m.REP.StartingPSN).Add(d))
+				p.SetPayload(m.AppendTo(nil))
 			}
 		})
 	}},
