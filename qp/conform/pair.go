@@ -195,7 +195,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		} else if recent || n <= 9 {
 			continue
 		}
-		if fits == unfit && w.early(s) {
+		if d := x.read(u); fits == unfit && w.early(s) && !(d != nil && d.op.Operation() == bth.ReadRequest && op.ReadResponse()) {
 			continue
 		}
 		if t.qp == s.qp {
