@@ -49,9 +49,10 @@ type experiment struct {
 	FCT99    float64 `json:"message_p99_us"`
 	FCTMax   float64 `json:"message_max_us"`
 
-	Rounds []float64 `json:"round_us,omitempty"`   // allreduce
-	Bins   []lab.Bin `json:"slowdown,omitempty"`   // websearch
-	Left   int       `json:"unfinished,omitempty"` // websearch
+	Rounds []float64 `json:"round_us,omitempty"`      // allreduce
+	Bins   []lab.Bin `json:"slowdown,omitempty"`      // websearch, mixed
+	Slow   float64   `json:"slowdown_mean,omitempty"` // the same
+	Left   int       `json:"unfinished,omitempty"`    // the same
 
 	ecn    cnp.CongestionParams
 	report *lab.Report
@@ -84,6 +85,7 @@ var scenarios = []scenario{
 	{"victim", "%d hosts congest one; a victim shares a link with them on its way to another", 60, 40, 3, "victim", victim},
 	{"allreduce", "Ring all-reduce of 8 MiB among %d hosts, every neighbour in another rack", 10, 100, 4, "", allreduce},
 	{"websearch", "Web search messages at half load, 32 hosts in 4 racks", 8, 100, 4, "", websearch},
+	{"mixed", "Short and long messages at 70 % load, 54 hosts in a fat tree of small buffers", 8, 40, 6, "", mixed},
 }
 
 func scenarioNames() (names []string) {
@@ -364,25 +366,50 @@ func (e *experiment) times(times []time.Duration) {
 	e.Messages, e.FCT50, e.FCT99, e.FCTMax = len(times), us(0.5), us(0.99), us(1)
 }
 
-// load is the part of the hosts' links that arrivals take.
-const load = 0.5
-
 // binEdges are the sizes that slowdowns are told apart by, in bytes.
 var binEdges = []int{10_000, 30_000, 80_000, 200_000, 1_000_000, 5_000_000}
 
 // websearch has messages arrive by chance, each over a queue pair of its own from one
-// host to another, in the first three quarters of the time.
+// host to another.
 func websearch(b *builder) error {
 	b.top.Core = 2 * b.top.Rate
 	if err := b.on(b.top.Clos(4, 4, 8)); err != nil {
 		return err
 	}
+	return b.arrivals(lab.WebSearch, 0.5, b.conn())
+}
+
+// mixed is much like what Mittal et al. (2018) simulate, on links of 1 us instead of 2: a fat
+// tree of 54 hosts with two bandwidth-delay products of buffer for each port, and with
+// selective repeat one of them in flight. Half of the messages are of a packet, and 15 % of
+// 200 KB to 3 MB.
+func mixed(b *builder) error {
+	const ports, portBuffer = 6, 120_000
+	b.top.Switch.Buffer = ports * portBuffer
+	if b.o.pfc {
+		b.top.Switch.XOFF = portBuffer * 3 / 4 // the rest is headroom
+	}
+	if err := b.on(b.top.FatTree(ports)); err != nil {
+		return err
+	}
+	sizes, err := lab.NewSizes("mixed", []float64{32, 1000, 200e3, 3e6}, []float64{0, 50, 85, 100})
+	if err != nil {
+		return err
+	}
+	c := b.conn()
+	if b.o.selective {
+		c.Selective.Packets = 64
+	}
+	return b.arrivals(sizes, 0.7, c)
+}
+
+// arrivals has messages arrive by chance in the first three quarters of the time, at a load
+// of the hosts' links.
+func (b *builder) arrivals(sizes *lab.Sizes, load float64, c simnet.ConnConfig) (err error) {
 	hosts := b.f.Hosts()
 	b.s.Watch(hosts[0].Link().BA())
-	c := b.conn()
 	c.SendDepth, c.RecvDepth, c.RdAtomic = 1, 1, -1
-	var err error
-	b.play, err = lab.Play{Conn: c}.Start(b.f.Network, lab.Poisson(b.o.seed, lab.WebSearch, len(hosts), load, b.top.Rate, b.total*3/4))
+	b.play, err = lab.Play{Conn: c}.Start(b.f.Network, lab.Poisson(b.o.seed, sizes, len(hosts), load, b.top.Rate, b.total*3/4))
 	if err != nil {
 		return err
 	}
@@ -397,7 +424,9 @@ func websearch(b *builder) error {
 			}
 			times = append(times, o.Time)
 			bytes += o.Size
+			b.Slow += o.Slowdown()
 		}
+		b.Slow /= float64(max(1, len(times)))
 		bins := lab.Slowdowns(out, binEdges, 0)
 		b.Bins = bins[:len(bins)-1] // the last is that of all
 		b.times(times)

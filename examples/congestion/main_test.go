@@ -108,9 +108,9 @@ func TestUsage(t *testing.T) {
 }
 
 // The lines of all shards, in the order of their points, are those of a run of all; an
-// all-reduce and a web search are among them.
+// all-reduce, a web search and a mix are among them.
 func TestShards(t *testing.T) {
-	args := []string{"-scenario", "incast,allreduce,websearch", "-control", "off,hpcc", "-ms", "1.5", "-n", "4", "-json"}
+	args := []string{"-scenario", "incast,allreduce,websearch,mixed", "-control", "off,hpcc", "-ms", "1.5", "-n", "4", "-json"}
 	if testing.Short() {
 		args[5] = "0.5"
 	}
@@ -122,7 +122,7 @@ func TestShards(t *testing.T) {
 		require.Empty(t, errs)
 		lines = append(lines, strings.SplitAfter(strings.TrimSuffix(out, "\n"), "\n")...)
 	}
-	require.Len(t, lines, 6)
+	require.Len(t, lines, 8)
 	point := func(l string) (p int) {
 		var e experiment
 		require.NoError(t, json.Unmarshal([]byte(l), &e))

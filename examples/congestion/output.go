@@ -55,13 +55,13 @@ func table(w io.Writer, runs []*experiment, o *options) {
 		switch scenario {
 		case "allreduce":
 			rows = append(rows, reduceRows()...)
-		case "websearch":
+		case "websearch", "mixed":
 			rows = append(rows, searchRows(es)...)
 		default:
 			rows = append(rows, flowRows(scenarioOf(scenario).first)...)
 		}
 		counts := countRows()
-		if scenario == "websearch" {
+		if len(es[0].Bins) != 0 {
 			counts = counts[queueRows:] // no queue is the congested one
 		}
 		rows = append(rows, counts...)
@@ -123,6 +123,7 @@ func searchRows(es []*experiment) []row {
 	rows := []row{
 		{"messages done", func(e *experiment) string { return fmt.Sprint(e.Messages) }},
 		{"unfinished at the end", func(e *experiment) string { return fmt.Sprint(e.Left) }},
+		{"slowdown, mean", func(e *experiment) string { return fmt.Sprintf("%.2f", e.Slow) }},
 		{"mean time, to 1 MB, us", func(e *experiment) string {
 			over, sum := 0, time.Duration(0)
 			for i := range e.Bins {

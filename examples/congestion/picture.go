@@ -26,6 +26,7 @@ var notes = map[string][]string{
 	"allreduce": {"A round is as slow as the slowest of its steps: two neighbours whose ways meet on a link between the racks have half of it each.",
 		"Which do is decided by the hash of the ports, the same in all pictures."},
 	"websearch": {"A slowdown is the time of a message over what it takes on an empty network. Short messages suffer from the queues that long ones make."},
+	"mixed":     {"A slowdown is the time of a message over what it takes on an empty network. Try -pfc=false -selective."},
 }
 
 // Parts of a picture: points across it.
@@ -50,7 +51,7 @@ func picture(scenario string, runs []*experiment, o *options) []byte {
 	switch scenario {
 	case "allreduce":
 		p.Charts = append(p.Charts, roundsChart(es))
-	case "websearch":
+	case "websearch", "mixed":
 		p.Charts = append(p.Charts,
 			slowdownChart(es, "median", func(b *lab.Bin) float64 { return b.P50 }),
 			slowdownChart(es, "99th percentile", func(b *lab.Bin) float64 { return b.P99 }))

@@ -24,6 +24,9 @@ what it took.
                   around a ring, over and over
       websearch   32 hosts in 4 racks send messages of the sizes of a web search
                   cluster to each other, at half of their links' rate
+      mixed       54 hosts in a fat tree whose switches have 120 KB of buffer for
+                  each port send messages of one packet up to 3 MB to each other,
+                  at 70 % of their links' rate
   -control LIST   some of these, or all (default off,dcqcn,hpcc,swift,timely)
       off         no congestion control, PFC alone
       dcqcn       DCQCN with the values of the SIGCOMM 2015 paper
@@ -37,7 +40,7 @@ what it took.
                   packets of 1 KB)
   -rate G         Gb/s of each host's link (default 40; allreduce, websearch 100)
   -ms T           virtual milliseconds (default: converge 200, allreduce 10,
-                  websearch 8, others 60)
+                  websearch, mixed 8, others 60)
   -kmin, -kmax, -pmax   where a switch queue begins to mark, where it marks all, in
                   kilobytes, and the percentage at kmax (default up to 40 Gb/s 5, 200,
                   1; above 100 and 400 for each 25 Gb/s, 20)
