@@ -67,8 +67,10 @@ func (n *Network) AddFlow(cfg FlowConfig) (*Flow, error) {
 		cfg.Op != qp.OpSend && cfg.Op != qp.OpWrite && cfg.Op != qp.OpRead {
 		return nil, fmt.Errorf("%w: flow", ErrConfig)
 	}
-	if !cfg.From.linked() {
-		return nil, fmt.Errorf("%w: host %s has no link to send a flow on", ErrConfig, cfg.From.name)
+	for _, h := range []*Host{cfg.From, cfg.To} {
+		if !h.linked() {
+			return nil, fmt.Errorf("%w: host %s has no link for a flow", ErrConfig, h.name)
+		}
 	}
 	if cfg.Name == "" {
 		cfg.Name = cfg.From.name + " > " + cfg.To.name

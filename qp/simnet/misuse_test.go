@@ -188,11 +188,16 @@ func TestFlowsOfManySizes(t *testing.T) {
 	}
 }
 
-// TestNoRoute: what is for a host without a link is counted.
+// TestNoRoute: a flow between hosts that no links join fails, and a switch counts what
+// it has no route for.
 func TestNoRoute(t *testing.T) {
 	f, err := lab.Topology{}.Star(1)
 	require.NoError(t, err)
 	alone, err := f.AddHost(simnet.HostConfig{})
+	require.NoError(t, err)
+	other, err := f.AddSwitch(simnet.SwitchConfig{})
+	require.NoError(t, err)
+	_, err = f.Connect(alone, other, simnet.LinkConfig{Rate: 1e9})
 	require.NoError(t, err)
 	flow, err := f.AddFlow(simnet.FlowConfig{From: f.Hosts()[0], To: alone, Op: qp.OpWrite, Size: 10, Count: 1})
 	require.NoError(t, err)

@@ -496,8 +496,13 @@ func TestMisuse(t *testing.T) {
 	_, err = n.AddFlow(write(a, b, 10))
 	require.ErrorIs(t, err, simnet.ErrConfig)
 	require.ErrorContains(t, err, "host a has no link")
+	c, err := n.AddHost(simnet.HostConfig{Name: "c"})
+	require.NoError(t, err)
 	l, err := n.Connect(a, b, simnet.LinkConfig{Rate: 1e9})
 	require.NoError(t, err)
+	_, err = n.AddFlow(write(a, c, 10))
+	require.ErrorIs(t, err, simnet.ErrConfig)
+	require.ErrorContains(t, err, "host c has no link")
 	for _, f := range []simnet.Faults{{Loss: 2}, {Loss: -0.1}, {Corrupt: 1.01}, {Jitter: -1}, {ReorderBy: 2 * time.Hour}} {
 		require.ErrorIs(t, l.AB().SetFaults(f), simnet.ErrConfig, fmt.Sprint(f))
 	}
