@@ -13,7 +13,7 @@ import "encoding/binary"
 //
 // Patch panics if old and new differ in length or tail is negative.
 //
-// A wrong ICRC stays wrong: a packet is patched without first being believed.
+// A wrong ICRC stays wrong, so a packet need not be checked before it is patched.
 func Patch(icrc uint32, tail int, old, new []byte) uint32 {
 	if len(old) != len(new) {
 		panic("crc: Patch: old and new differ in length")

@@ -6,13 +6,12 @@
 //
 // # Experimental
 //
-// The text of the specification was not at hand. What stands here was put
-// together from four independent implementations (an emulator of an end host in
-// Python, a model for ns-3, a dissector in JavaScript, the test bench of an FPGA
-// core) and from notes of readers. None of them showed a packet of a device. No
-// conformance is claimed, and names and layouts may change until somebody has
-// held them against the specification. Table numbers are those of the
-// specification as the implementations quote them.
+// The text of the specification was not at hand. What stands here was put together from
+// four independent implementations (an emulator of an end host in Python, a model for ns-3,
+// a dissector in JavaScript, the test bench of an FPGA core) and from notes of readers.
+// None of them showed a packet of a device. No conformance is claimed, and names and
+// layouts may change once they are compared with the specification. Table numbers are those
+// of the specification as the implementations quote them.
 //
 // # Certain
 //

@@ -8,7 +8,7 @@ import (
 	"github.com/roce-go/roce/bth"
 )
 
-// Op is what an endpoint request asks for. Two bits; 2 and 3 are not defined.
+// Op is the operation that an endpoint request asks for. Two bits; 2 and 3 are not defined.
 type Op uint8
 
 // Endpoint operations.
@@ -142,7 +142,7 @@ type EETH struct {
 	Resv16      uint16
 	Resv24      [24]byte // reserved, sent as zero
 	TxTimestamp uint16   // of the request
-	TimeResv16  uint16   // behind the timestamp: reserved, sent as zero
+	TimeResv16  uint16   // after the timestamp: reserved, sent as zero
 	Resv32      uint32   // reserved, sent as zero
 }
 
@@ -215,10 +215,10 @@ func (h *EETH) UnmarshalBinary(b []byte) error {
 	return h.Decode(b)
 }
 
-// Requests remembers what the endpoint requests that were seen last asked for,
-// so that a response can be told by its id and not by the doubtful field of its
-// own. The zero value is ready for use. Where two requests fall on one place of
-// its table, the newer is remembered.
+// Requests remembers the operations of the newest endpoint requests, so that the operation
+// of a response follows from its id and not from its own field, whose place is uncertain.
+// The zero value is ready for use. Where two requests have the same entry of its table, the
+// newer is remembered.
 type Requests struct {
 	table [256]request
 }
@@ -230,13 +230,13 @@ type request struct {
 	known    bool
 }
 
-// Seen notes a request from src to dst with the id in the BTH's PSN.
+// Seen records a request from src to dst with the id in the BTH's PSN.
 func (r *Requests) Seen(src, dst netip.Addr, id uint16, op Op) {
 	r.table[id%uint16(len(r.table))] = request{src, dst, id, op, true}
 }
 
-// Op returns what the request asked for that a response from src to dst with
-// this id answers, and false when that request was not seen.
+// Op returns the operation of the request to which a response from src to dst with this id
+// belongs, and false when that request was not seen.
 func (r *Requests) Op(src, dst netip.Addr, id uint16) (Op, bool) {
 	q := &r.table[id%uint16(len(r.table))]
 	if q.known && q.id == id && q.src == dst && q.dst == src {

@@ -89,7 +89,7 @@ var opcodes = func() (t [32]opcodeInfo) {
 
 func info(op bth.Opcode) *opcodeInfo {
 	if op.Service() != bth.Manufacturer6 {
-		return &opcodes[0] // which is none
+		return &opcodes[0] // an entry without a layout
 	}
 	return &opcodes[op.Operation()]
 }
@@ -101,8 +101,8 @@ func Known(op bth.Opcode) bool { return info(op).size != 0 }
 // payload and take a PSN.
 func IsWrite(op bth.Opcode) bool { return info(op).ext&HasMETH != 0 }
 
-// Class tells who sends op: bth.Request, bth.Response, or bth.Unknown for what
-// is not MRC's.
+// Class returns which side sends op: bth.Request, bth.Response, or bth.Unknown for an
+// opcode that is not MRC's.
 func Class(op bth.Opcode) bth.Class { return info(op).class }
 
 // ExtOf returns the headers of a packet with opcode op and, in its BTH, the ts

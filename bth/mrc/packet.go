@@ -187,10 +187,10 @@ func (p *Packet) DecodePrefix(b []byte, n int) error {
 	return nil
 }
 
-// DecodeTrimmed reads a WRITE that a switch has cut anywhere behind the BTH: the
-// headers that are whole, and the rest as Payload. There is no ICRC. It fails
-// with bth.ErrTruncated below bth.Size, bth.ErrVersion, or bth.ErrOpcode for
-// what is no WRITE, and leaves p unchanged then.
+// DecodeTrimmed reads a WRITE that a switch has cut anywhere after the BTH: the headers
+// that are whole, and the rest as Payload. There is no ICRC. It fails with bth.ErrTruncated
+// below bth.Size, bth.ErrVersion, or bth.ErrOpcode for a packet that is not a WRITE, and
+// leaves p unchanged then.
 func (p *Packet) DecodeTrimmed(b []byte) error {
 	if len(b) < bth.Size {
 		return bth.ErrTruncated
@@ -263,8 +263,8 @@ func (p *Packet) Ext() Ext {
 	return e
 }
 
-// AppendHeadersTo appends BTH and headers to dst. An opcode that is not MRC's
-// gives the BTH alone.
+// AppendHeadersTo appends BTH and headers to dst. An opcode that is not MRC's gives only
+// the BTH.
 func (p *Packet) AppendHeadersTo(dst []byte) []byte {
 	dst = p.Header.AppendTo(dst)
 	e := p.Ext()

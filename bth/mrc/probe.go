@@ -9,8 +9,8 @@ import (
 // PETHSize is the length of a PETH in bytes.
 const PETHSize = 16
 
-// PETH is the probe extended transport header of a reliability probe, which
-// takes no PSN and is answered by a SACK.
+// PETH is the probe extended transport header of a reliability probe, which takes no PSN;
+// the response is a SACK.
 //
 //	 0                   1                   2                   3
 //	 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1

@@ -10,15 +10,15 @@ import (
 // SETHSize is the length of a SETH in bytes.
 const SETHSize = 28
 
-// PathVerdict is what a SACK says of the path that the reflected entropy value
-// takes. Two bits; 3 is not defined.
+// PathVerdict is the verdict of a SACK about the path of the reflected entropy value. Two
+// bits; 3 is not defined.
 type PathVerdict uint8
 
 // Verdicts.
 const (
 	PathGood PathVerdict = 0
-	PathSkip PathVerdict = 1 // skip it once: the packet came marked with congestion experienced
-	PathBad  PathVerdict = 2 // skip it until a probe has been answered
+	PathSkip PathVerdict = 1 // skip it once: the packet was marked congestion experienced
+	PathBad  PathVerdict = 2 // skip it until a probe got a response
 )
 
 // SETH is the selective acknowledgement extended transport header of a SACK; a
@@ -47,7 +47,7 @@ type SETH struct {
 	Next  uint8 // next header: reserved, sent as zero; 5 bits
 	M     PathVerdict
 	Resv3 uint8 // reserved, sent as zero
-	PR    bool  // p: the answer to a reliability probe
+	PR    bool  // p: the response to a reliability probe
 	Resv1 bool  // r: reserved, sent as zero
 	// Cause is the packet that caused the SACK: its PSN less CumPSN as a signed
 	// number, or, where PR is set, the id of the probe. See AckPSN and ProbeID.
@@ -56,13 +56,13 @@ type SETH struct {
 	SPDCID  uint16 // context ids: of QP numbers the low 16 bits
 	DPDCID  uint16
 	Resv8   uint8   // reserved, sent as zero
-	CumPSN  psn.PSN // cack_psn: all packets up to this PSN have come
+	CumPSN  psn.PSN // cack_psn: all packets up to this PSN were received
 	CCType  uint8   // 0: the CC_STATE that follows is laid out as CCState; 4 bits
 	CCFlags uint8   // 0; 4 bits
 	MPR     uint8   // window, in units of MPRUnit packets; 0 where it does not change
 	// SACKOffset less CumPSN, as a signed number, is the PSN of bit 0 of the bitmap.
 	SACKOffset int16
-	SACKBitmap uint64 // bit i, from the least significant: PSN SACKBase + i has come
+	SACKBitmap uint64 // bit i, from the least significant: PSN SACKBase + i was received
 }
 
 // MPRUnit is what SETH's MPR counts, in packets.
@@ -167,8 +167,8 @@ const CCStateSize = 8
 type CCState struct {
 	TxTimestamp uint16 // of the TSETH or PETH of the packet that caused the SACK
 	Resv1       bool   // r: reserved, sent as zero
-	OOOCount    uint16 // packets that have come above cack_psn; 15 bits
-	RestoreCwnd bool   // c: restore_cwnd, the requestor takes its old window again after the penalty
+	OOOCount    uint16 // packets received above cack_psn; 15 bits
+	RestoreCwnd bool   // c: restore_cwnd, the requestor restores its old window after the penalty
 	RcvCwndPen  uint8  // penalty: 0 none, 64 about half, 127 one packet a round trip; 7 bits
 	RcvdBytes   uint32 // received on the QP since its start, in units of 256 bytes; 24 bits, wraps
 }

@@ -16,13 +16,13 @@ var (
 	// ErrNoNetworkLayer means that checksums are to be computed but
 	// SetNetworkLayerForICRC was not called.
 	ErrNoNetworkLayer = errors.New("rocelayers: the ICRC cannot be computed without network layer: call SetNetworkLayerForICRC")
-	// ErrNetworkLayer means a network layer that RoCE does not go over.
+	// ErrNetworkLayer means a network layer that does not carry RoCE.
 	ErrNetworkLayer = errors.New("rocelayers: network layer is not IPv4 or IPv6 with UDP, or GRH without")
 )
 
-// BTH is the layer of a base transport header, and of the pad and the ICRC at
-// the end of the packet. Its contents are the 12 bytes of the header, its payload
-// is what stands between header and pad.
+// BTH is the layer of a base transport header, and of the pad and the ICRC at the end of
+// the packet. Its contents are the 12 bytes of the header, its payload is the bytes between
+// header and pad.
 type BTH struct {
 	layers.BaseLayer
 	bth.Header
@@ -31,9 +31,9 @@ type BTH struct {
 	Pad [3]byte
 	// ICRC is the number whose least significant byte is first on the wire.
 	ICRC uint32
-	// Truncated means that gopacket has found the packet cut by the capture
-	// before this layer. Pad and ICRC are then unknown, and what was captured of
-	// them cannot be told from payload and is left there.
+	// Truncated means that gopacket has found the packet cut by the capture before this
+	// layer. Pad and ICRC are then unknown: what was captured of them cannot be
+	// distinguished from payload and is part of it.
 	Truncated bool
 	// MRC makes opcodes C0 to DF those of MRC. It is set before decoding; in packets
 	// of gopacket.NewPacket it is after RegisterMRC.
@@ -140,10 +140,9 @@ func (b *BTH) nextDecoder(t gopacket.LayerType, p gopacket.PacketBuilder) error 
 	return p.NextDecoder(after{b, next})
 }
 
-// SetNetworkLayerForICRC tells the layers that this one will be serialized
-// under, whose fields the ICRC covers: a *layers.IPv4 or *layers.IPv6 with the
-// UDP layer, or a *GRH and nil. They are read when b is serialized, so that
-// fields may still be changed. It fails with ErrNetworkLayer.
+// SetNetworkLayerForICRC sets the layers below this one, whose fields the ICRC covers: a
+// *layers.IPv4 or *layers.IPv6 with the UDP layer, or a *GRH and nil. They are read when b
+// is serialized, so that fields may still be changed. It fails with ErrNetworkLayer.
 //
 // Type of service, hop limit, flow label and checksums are not covered.
 func (b *BTH) SetNetworkLayerForICRC(network gopacket.NetworkLayer, udp *layers.UDP) error {
@@ -166,12 +165,12 @@ func (b *BTH) SetNetworkLayerForICRC(network gopacket.NetworkLayer, udp *layers.
 // SerializeTo implements gopacket.SerializableLayer: it puts the BTH before what
 // is in buf, extended headers and payload, and pad and ICRC after it.
 //
-// With opts.FixLengths PadCnt becomes what the length asks for, and Pad zero.
-// With opts.ComputeChecksums the ICRC is computed, which takes a call of
-// SetNetworkLayerForICRC; else the field ICRC is written as it stands. It fails
-// before writing anything, with bth.ErrRange where a field exceeds its width or
-// the packet is too long, ErrNoNetworkLayer, or ErrNetworkLayer where the network
-// layer's addresses or options cannot be written.
+// With opts.FixLengths PadCnt becomes what the length asks for, and Pad zero. With
+// opts.ComputeChecksums the ICRC is computed, which needs a call of SetNetworkLayerForICRC
+// before; else the field ICRC is written as it stands. It fails before writing anything,
+// with bth.ErrRange where a field exceeds its width or the packet is too long,
+// ErrNoNetworkLayer, or ErrNetworkLayer where the network layer's addresses or options
+// cannot be written.
 //
 // With opts.ComputeChecksums gopacket's UDP layer computes its own checksum too,
 // where RoCE cards send 0; both are right.

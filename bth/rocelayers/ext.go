@@ -12,7 +12,7 @@ import (
 // ext is what the layers of all extended headers have.
 type ext struct {
 	layers.BaseLayer
-	bth *BTH // the packet's, which knows what follows; nil in a layer by itself
+	bth *BTH // the packet's, whose opcode says what follows; nil in a layer by itself
 }
 
 func (e *ext) next(t gopacket.LayerType) gopacket.LayerType {

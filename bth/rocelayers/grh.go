@@ -14,7 +14,7 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 )
 
-// EthernetTypeRoCE is the Ethertype of RoCE v1, after which a GRH stands.
+// EthernetTypeRoCE is the Ethertype of RoCE v1, which a GRH follows.
 const EthernetTypeRoCE layers.EthernetType = frame.EtherTypeRoCE
 
 // NextHeaderBTH is the next header of a GRH before a BTH.

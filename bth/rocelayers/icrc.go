@@ -159,7 +159,7 @@ func checkIP(pkt []byte, udp int) frame.ICRCState {
 	return f.CheckICRC()
 }
 
-// whole joins two slices that lie one behind the other, or returns nil.
+// whole joins two adjacent slices, or returns nil.
 func whole(contents, payload []byte) []byte {
 	n := len(contents) + len(payload)
 	if len(payload) == 0 || cap(contents) < n {

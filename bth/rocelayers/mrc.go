@@ -32,12 +32,12 @@ var (
 	mrcWanted   bool
 )
 
-// RegisterMRC is [Register], and makes gopacket.NewPacket take opcodes C0 to DF,
-// which are any manufacturer's, for MRC's: see package mrc, which is
-// experimental. ports are UDP destination ports that MRC uses besides 4791. For
-// gopacket.DecodingLayerParser set BTH.MRC of a [Layers] as well.
+// RegisterMRC is [Register], and makes gopacket.NewPacket decode opcodes C0 to DF, which
+// any manufacturer may use, as MRC's: see package mrc, which is experimental. ports are UDP
+// destination ports that MRC uses besides 4791. For gopacket.DecodingLayerParser set
+// BTH.MRC of a [Layers] as well.
 //
-// As Register, it is to be called before any goroutine decodes packets.
+// Like Register, it must be called before any goroutine decodes packets.
 func RegisterMRC(ports ...uint16) {
 	Register()
 	registerMRC.Do(func() {

@@ -91,7 +91,7 @@ func TestMRC(t *testing.T) {
 	code, out, _ = check(t, mrcCapture(t, false), "-mrc")
 	require.Equal(t, exitWrong, code)
 	require.Contains(t, out, "rules are broken, 1 time")
-	require.Contains(t, out, "MRC-RTX            1 x  192.0.2.1 -> 192.0.2.2 QP 0x000def  frame 6\n      PSN 102 is sent again without the rtx bit\n")
+	require.Contains(t, out, "MRC-RTX            1 x  192.0.2.1 -> 192.0.2.2 QP 0x000def  frame 6\n      PSN 102 is retransmitted without the rtx bit\n")
 }
 
 func TestMRCJSON(t *testing.T) {

@@ -138,7 +138,7 @@ func ParseForm(s bth.Service, a *Words, keys map[string]uint32) *Form {
 		return f
 	}
 	op := f.Opcode
-	// The PSN comes first. Flags that are not there are not given.
+	// The PSN comes first. Flags that are absent are not given.
 	for i := range fields {
 		d := &fields[i]
 		s, ok := "", false
@@ -191,7 +191,7 @@ func (f *Form) Fill(p *bth.Packet) {
 	}
 }
 
-// Match returns what of p is unlike the statement, or nil.
+// Match returns the difference between p and the statement, or nil.
 func (f *Form) Match(p *bth.Packet) error {
 	isAck := p.Opcode.Operation() == bth.Acknowledge && p.AETH.Syndrome.Kind() == aeth.Ack
 	if p.Opcode != f.Opcode || f.Word == "ACK" && !isAck || f.Word == "NAK" && isAck {
@@ -212,7 +212,7 @@ func (f *Form) Match(p *bth.Packet) error {
 
 var errOpcode = errors.New("another opcode")
 
-// Describe is a packet in the words of a script.
+// Describe returns a packet in the words of a script.
 func Describe(p *bth.Packet, retx bool) string {
 	var b strings.Builder
 	_, name, _ := strings.Cut(p.Opcode.String(), "_")
@@ -304,7 +304,7 @@ func (r *runner) deliver(a *Words, verdict string) error {
 	return nil
 }
 
-// compare checks a packet that came out against "> OPCODE ...".
+// compare checks a packet that the QP sent against "> OPCODE ...".
 func (r *runner) compare(a *Words, it *item) error {
 	if a.peek() == "raw" {
 		a.take(0)

@@ -12,7 +12,7 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// item is an output of the QP that no statement has expected yet.
+// item is an output of the QP that no statement has claimed yet.
 type item struct {
 	at   time.Duration
 	line int // of the statement that caused it
@@ -66,7 +66,7 @@ func newRunner(w io.Writer) *runner {
 
 var epoch = time.Unix(1e9, 0)
 
-// at is the time as the QP sees it.
+// at is the time of the QP.
 func (r *runner) at() time.Time { return epoch.Add(r.now) }
 
 func (r *runner) logf(format string, v ...any) {
@@ -76,7 +76,7 @@ func (r *runner) logf(format string, v ...any) {
 // expects are the statements that name an output of the QP.
 var expects = map[string]bool{">": true, "done": true, "event": true}
 
-// static are the statements that neither the clock nor the QP feels.
+// static are the statements that affect neither the clock nor the QP.
 var static = map[string]bool{"state": true, "counters": true, "memory": true, "posted": true, "deadline": true}
 
 func (r *runner) statement(s string) error {
@@ -137,18 +137,18 @@ func (r *runner) statement(s string) error {
 	return r.drain()
 }
 
-// nothingLeft fails where something came out that was not stated.
+// nothingLeft fails where there is an output that no statement expects.
 func (r *runner) nothingLeft() error {
 	for _, q := range [][]item{r.packets, r.completions, r.events} {
 		if len(q) != 0 {
 			it := &q[0]
-			return &Error{it.line, it.stmt, fmt.Sprintf("at %v, not stated: %s", it.at, it.text)}
+			return &Error{it.line, it.stmt, fmt.Sprintf("at %v, not expected: %s", it.at, it.text)}
 		}
 	}
 	return nil
 }
 
-// run moves the clock to t, or to where stop holds, by way of the deadlines.
+// run advances the clock to t, or to where stop holds, and calls Tick at each deadline.
 func (r *runner) run(t time.Duration, stop func() bool) error {
 	if r.qp == nil { // nothing to wait for yet
 		r.now = t
@@ -174,7 +174,7 @@ func (r *runner) run(t time.Duration, stop func() bool) error {
 	return nil
 }
 
-// await moves the clock into the window, until something of the kind is there.
+// await advances the clock within the window, until there is an output of the kind.
 func (r *runner) await(name string, from, to time.Duration) error {
 	queue := map[string]*[]item{">": &r.packets, "done": &r.completions, "event": &r.events}[name]
 	if name == ">" && r.held && len(r.packets) == 0 {
@@ -193,13 +193,13 @@ func (r *runner) await(name string, from, to time.Duration) error {
 	}
 	if len(*queue) == 0 {
 		if err := r.nothingLeft(); err != nil {
-			return fmt.Errorf("nothing of this kind came out until %v, but %w", r.now, err)
+			return fmt.Errorf("no output of this kind until %v, but %w", r.now, err)
 		}
-		return fmt.Errorf("nothing came out until %v", r.now)
+		return fmt.Errorf("no output until %v", r.now)
 	}
 	it := &(*queue)[0]
 	if it.at < from || it.at > to {
-		return fmt.Errorf("came out at %v: %s", it.at, it.text)
+		return fmt.Errorf("output at %v: %s", it.at, it.text)
 	}
 	return nil
 }
@@ -226,8 +226,8 @@ func (r *runner) drain() error {
 	return nil
 }
 
-// pull fetches n packets, or with -1 all that there are. The limit only keeps a
-// script with a broken machine from running for ever.
+// pull fetches n packets, or with -1 all. The limit only keeps a script with a faulty
+// machine from running for ever.
 func (r *runner) pull(n int) {
 	for i := 0; i != n && i < 1<<16; i++ {
 		if !r.qp.NextPacket(r.at(), &r.out) {
@@ -249,7 +249,7 @@ func (r *runner) expect(name string, a *Words, from, to time.Duration) error {
 		if err := r.compare(a, &it); err != nil {
 			return err
 		}
-		// A packet that was held may complete something.
+		// A packet that was not fetched before may complete a request.
 		return r.drain()
 	case "done":
 		it := r.completions[0]
@@ -294,10 +294,10 @@ func (r *runner) compareCompletion(a *Words, it *item) error {
 	compare("src_qp", uint64(c.SrcQP))
 	compare("srq", uint64(c.SRQ))
 	if compare("imm", uint64(c.Imm)) != c.HasImm {
-		bad = append(bad, fmt.Sprintf("imm is given, or else there: %v", c.HasImm))
+		bad = append(bad, fmt.Sprintf("imm must be given if the completion has one, and only then; it has one: %v", c.HasImm))
 	}
 	if compare("inv_rkey", uint64(c.InvRKey)) != c.HasInv {
-		bad = append(bad, fmt.Sprintf("inv_rkey is given, or else there: %v", c.HasInv))
+		bad = append(bad, fmt.Sprintf("inv_rkey must be given if the completion has one, and only then; it has one: %v", c.HasInv))
 	}
 	if a.Flag("solicited") && !c.Solicited || a.Flag("!solicited") && c.Solicited {
 		bad = append(bad, fmt.Sprintf("solicited is %v", c.Solicited))

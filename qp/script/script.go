@@ -1,10 +1,9 @@
 // Package script runs packet-level stories about one queue pair in virtual time.
 //
-// A script plays the peer, the application and the clock of a QP: it posts work
-// requests, hands packets in, lets time pass, and says which output it expects.
-// **An output that no statement expects fails the script**: a packet, a completion,
-// an event, or a verdict other than accepted. Scripts are meant to be read in
-// review.
+// A script acts as the peer, the application and the clock of a QP: it posts work requests,
+// hands packets in, advances the time, and states the expected output. **An output that no
+// statement expects fails the script**: a packet, a completion, an event, or a verdict
+// other than accepted. Scripts are written to be read in review.
 //
 //	# A lost acknowledgement: the SEND goes out again after the timeout.
 //	qp rc sq_psn=20 timeout=14

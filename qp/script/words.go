@@ -11,8 +11,8 @@ import (
 )
 
 // Words are the words of a statement after its name: key=value, flags, and words whose
-// place says what they are. The methods that remove words return zero values where
-// something is wrong; Done says what.
+// meaning depends on their position. The methods that remove words return zero values after
+// a fault; Done returns it.
 type Words struct {
 	words []string
 	err   error // the first fault
@@ -32,7 +32,7 @@ func (a *Words) peek() string {
 	return a.words[0]
 }
 
-// Fail notes a fault, unless there was one before.
+// Fail records a fault, unless there was one before.
 func (a *Words) Fail(format string, v ...any) {
 	if a.err == nil {
 		a.err = fmt.Errorf(format, v...)

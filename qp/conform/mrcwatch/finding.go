@@ -34,22 +34,22 @@ const (
 	AddressStep      // the address does not grow by the payload of the packet before
 	PayloadUnequal   // First and Middle packets of a message differ in length
 	MessageLength    // the end of the message is not where its DMA length says
-	ResentDiffers    // a packet sent again is another one
-	ResentUnmarked   // a packet sent again has no rtx bit
+	ResentDiffers    // a retransmission has other content
+	ResentUnmarked   // a retransmission has no rtx bit
 	Duplicate        // a copy by the network or the capture
-	OutOfOrder       // a new packet behind one with a higher PSN
+	OutOfOrder       // a new packet after one with a higher PSN
 	Gap              // PSNs left out
 	Retransmission   // rtx
 	TrimmedByNetwork // a switch cut it
 
 	// SACKs.
 	SACKSequence     // the PSN of the BTH is not cack_psn
-	SACKContradicts  // the bitmap has the PSN behind cack_psn
-	SACKCauseMissing // the packet that caused it has not come by its bitmap
+	SACKContradicts  // the bitmap has the PSN after cack_psn
+	SACKCauseMissing // the packet that caused it was not received, by its bitmap
 	SACKCount        // more bits above cack_psn than ooo_count
 	SACKVerdict      // m is 3
-	SACKNeverSent    // it says that a PSN has come that was not seen
-	SACKNoProbe      // it answers a probe that was not seen
+	SACKNeverSent    // it says that a PSN was received that was not seen
+	SACKNoProbe      // it responds to a probe that was not seen
 	ProbeUnanswered
 
 	// NACKs and transport acknowledgements.
@@ -93,16 +93,16 @@ type checkInfo struct {
 	text     string // with {want}, {got} and {psn}
 }
 
-// table has what is said of each check. A breach is what three sources of the
-// specification forbid, whatever a capture may have lost.
+// table describes each check. A breach is what three sources of the specification forbid,
+// whatever a capture may have lost.
 var table = [checks]checkInfo{
 	checkNone:      {name: "none"},
 	Length:         {"MRC-LENGTH", conform.Breach, asOpcode, asNumber, "{want} of {got} bytes from BTH to ICRC: the length does not fit"},
-	OpcodeUnknown:  {"MRC-OPCODE", conform.Note, asNumber, asHex, "opcode {got} is none of MRC's"},
+	OpcodeUnknown:  {"MRC-OPCODE", conform.Note, asNumber, asHex, "opcode {got} is not one of MRC's"},
 	VersionNotZero: {"MRC-VERSION", conform.Breach, asNumber, asNumber, "transport version {got}, which has to be 0"},
 	ICRCBad:        {"MRC-ICRC", conform.Note, asNumber, asNumber, "the ICRC is wrong by the rule of RoCE v2"},
 
-	MessageOrder:     {"MRC-ORDER", conform.Breach, asOpcode, asOpcode, "PSN {psn} is a {got}, behind a {want}"},
+	MessageOrder:     {"MRC-ORDER", conform.Breach, asOpcode, asOpcode, "PSN {psn} is a {got}, after a {want}"},
 	MSNChanged:       {"MRC-MSN", conform.Breach, asNumber, asNumber, "MSN {got} in a message that has {want}"},
 	RQMSNChanged:     {"MRC-RQMSN", conform.Breach, asNumber, asNumber, "RQMSN {got} in a WRITE with immediate that has {want}"},
 	RKeyChanged:      {"MRC-RKEY", conform.Breach, asHex, asHex, "R_Key {got} in a message that has {want}"},
@@ -110,22 +110,22 @@ var table = [checks]checkInfo{
 	AddressStep:      {"MRC-ADDRESS", conform.Breach, asHex, asHex, "virtual address {got}, where the packets of the message lead to {want}"},
 	PayloadUnequal:   {"MRC-MTU", conform.Breach, asNumber, asNumber, "{got} bytes of payload in a message whose packets have {want}"},
 	MessageLength:    {"MRC-MESSAGE", conform.Breach, asHex, asHex, "the message ends at {got}, by its DMA length at {want}"},
-	ResentDiffers:    {"MRC-RESENT", conform.Breach, asHex, asHex, "PSN {psn} is sent again as another packet: its headers changed"},
-	ResentUnmarked:   {"MRC-RTX", conform.Breach, asNumber, asNumber, "PSN {psn} is sent again without the rtx bit"},
+	ResentDiffers:    {"MRC-RESENT", conform.Breach, asHex, asHex, "PSN {psn} is retransmitted as another packet: its headers changed"},
+	ResentUnmarked:   {"MRC-RTX", conform.Breach, asNumber, asNumber, "PSN {psn} is retransmitted without the rtx bit"},
 	Duplicate:        {"MRC-COPY", conform.Event, asNumber, asNumber, "a copy of PSN {psn}"},
 	OutOfOrder:       {"MRC-REORDER", conform.Event, asNumber, asNumber, "PSN {psn} comes after {want}"},
 	Gap:              {"MRC-GAP", conform.Event, asNumber, asNumber, "PSN {psn} where {want} was next: {got} left out"},
-	Retransmission:   {"MRC-RETRANSMIT", conform.Event, asNumber, asNumber, "PSN {psn} is sent again"},
+	Retransmission:   {"MRC-RETRANSMIT", conform.Event, asNumber, asNumber, "PSN {psn} is retransmitted"},
 	TrimmedByNetwork: {"MRC-TRIMMED", conform.Event, asNumber, asNumber, "PSN {psn} was trimmed by a switch"},
 
 	SACKSequence:     {"MRC-SACK-PSN", conform.Breach, asNumber, asNumber, "a SACK with PSN {got} in its BTH and cack_psn {want}"},
-	SACKContradicts:  {"MRC-SACK-CACK", conform.Note, asNumber, asNumber, "a SACK says that all has come up to PSN {want} and that {got}, the next one, has come too"},
-	SACKCauseMissing: {"MRC-SACK-CAUSE", conform.Note, asNumber, asNumber, "a SACK caused by PSN {got}, which by its bitmap has not come"},
+	SACKContradicts:  {"MRC-SACK-CACK", conform.Note, asNumber, asNumber, "a SACK says that all was received up to PSN {want}, and also {got}, the next one"},
+	SACKCauseMissing: {"MRC-SACK-CAUSE", conform.Note, asNumber, asNumber, "a SACK caused by PSN {got}, which by its bitmap was not received"},
 	SACKCount:        {"MRC-SACK-COUNT", conform.Note, asNumber, asNumber, "a SACK with {got} bits set above cack_psn, and ooo_count {want}"},
 	SACKVerdict:      {"MRC-SACK-M", conform.Note, asNumber, asNumber, "a SACK whose verdict m is {got}, which is not defined"},
-	SACKNeverSent:    {"MRC-SACK-UNSENT", conform.Note, asNumber, asNumber, "a SACK says that PSN {got} has come; {want} is the highest that was seen"},
-	SACKNoProbe:      {"MRC-PROBE-NONE", conform.Note, asNumber, asNumber, "a SACK answers probe {got}, which was not seen"},
-	ProbeUnanswered:  {"MRC-PROBE", conform.Event, asNumber, asNumber, "probe {got} was not answered"},
+	SACKNeverSent:    {"MRC-SACK-UNSENT", conform.Note, asNumber, asNumber, "a SACK says that PSN {got} was received; {want} is the highest that was seen"},
+	SACKNoProbe:      {"MRC-PROBE-NONE", conform.Note, asNumber, asNumber, "a SACK responds to probe {got}, which was not seen"},
+	ProbeUnanswered:  {"MRC-PROBE", conform.Event, asNumber, asNumber, "probe {got} got no response"},
 
 	NACKSequence:  {"MRC-NACK-PSN", conform.Breach, asNumber, asNumber, "a NACK with PSN {got} in its BTH and nack_psn {want}"},
 	NACKReason:    {"MRC-NACK-REASON", conform.Note, asNumber, asHex, "a NACK of PSN {psn} with reason {got}, which is not defined"},
@@ -141,7 +141,7 @@ var table = [checks]checkInfo{
 	EndpointQP:         {"MRC-ENDPOINT-QP", conform.Breach, asNumber, asHex, "an endpoint operation for QP {got}, which has to be 2"},
 	EndpointSequence:   {"MRC-ENDPOINT-PSN", conform.Note, asNumber, asHex, "an endpoint operation whose PSN {got} has more than the 16 bits of an id"},
 	EndpointNoRequest:  {"MRC-ENDPOINT-NONE", conform.Note, asNumber, asHex, "an endpoint response with id {got}, whose request was not seen"},
-	EndpointUnanswered: {"MRC-ENDPOINT", conform.Event, asNumber, asHex, "the endpoint request with id {got} was not answered"},
+	EndpointUnanswered: {"MRC-ENDPOINT", conform.Event, asNumber, asHex, "the endpoint request with id {got} got no response"},
 }
 
 // String returns the id of c, for example "MRC-SACK-PSN".
@@ -152,8 +152,7 @@ func (c Check) String() string {
 	return strconv.Itoa(int(c))
 }
 
-// Finding is one thing that was seen. It holds numbers alone; String makes the
-// sentence.
+// Finding is one thing that was seen. It holds only numbers; String makes the sentence.
 type Finding struct {
 	Check    Check
 	Severity conform.Severity
@@ -163,7 +162,7 @@ type Finding struct {
 	Src, Dst netip.Addr
 	QP       uint32 // destination QP of the frame
 	PSN      psn.PSN
-	Want     uint64 // what was expected; what it counts depends on Check
+	Want     uint64 // what was expected; its meaning depends on Check
 	Got      uint64 // what was seen
 }
 

@@ -15,10 +15,10 @@ type key struct {
 
 // Counters count the packets of a flow: its requests and their responses.
 type Counters struct {
-	Packets        uint64 // WRITE packets, those sent again too
+	Packets        uint64 // WRITE packets, retransmissions included
 	PayloadBytes   uint64
 	GoodBytes      uint64 // not seen before
-	Retransmitted  uint64 // with the rtx bit, or sent again without it
+	Retransmitted  uint64 // retransmissions, with or without the rtx bit
 	Copies         uint64 // by the network or the capture
 	OutOfOrder     uint64
 	Holes          uint64 // PSNs that were never seen, below the highest
@@ -93,10 +93,10 @@ type packet struct {
 	plain   bool // seen without the rtx bit
 }
 
-// unwrapped counts begin here, so that they never go below 0 and 0 is none.
+// Unwrapped PSNs start here, so that they never go below 0, and 0 means none.
 const firstRound = 1 << 32
 
-// flowOf finds or makes the flow of the requests at hand.
+// flowOf returns the flow of the current requests, which it creates if there is none.
 func (w *Watcher) flowOf(k key) *flow {
 	if f := w.flows[k]; f != nil {
 		return f
@@ -130,7 +130,7 @@ func (k *key) less(o *key) bool {
 	return k.qp < o.qp
 }
 
-// close reports what the end of a flow shows, and forgets it.
+// close reports what the end of a flow shows, and removes it.
 func (w *Watcher) close(f *flow) {
 	w.expireProbes(f, f.Last+int64(w.cfg.AnswerTime)+1)
 	for seq := f.oldest(); seq < f.next; seq++ {
@@ -151,7 +151,7 @@ func (w *Watcher) close(f *flow) {
 	delete(w.flows, f.key)
 }
 
-// touch notes that the flow has a frame.
+// touch records that the flow has a frame.
 func (f *flow) touch(now int64) {
 	f.Last = max(f.Last, now)
 	f.First = min(f.First, now)
@@ -199,12 +199,12 @@ func (f *flow) seenPath(ev uint32) *Path {
 	return nil
 }
 
-// near is how far beyond the PSNs seen a response may lie to be one of a flow.
+// near is how far beyond the PSNs seen a response may be and still belong to a flow.
 const near = 1 << 15
 
-// peer returns the flow whose requests the response at hand, about PSN p, answers,
-// or nil when that is not known. Where several could be meant, the context ids
-// decide if they are the QP numbers of one: nothing says that they must be.
+// peer returns the flow to whose requests the current response, about PSN p, belongs, or
+// nil when that is not known. Where several could be meant, the context ids decide if they
+// are the QP numbers of one: nothing says that they must be.
 func (w *Watcher) peer(p psn.PSN, spdcid, dpdcid uint16) *flow {
 	back := key{w.f.Src, w.f.Dst, w.m.DestQP}
 	f := w.back[back]
@@ -245,7 +245,7 @@ func (w *Watcher) candidate(back key, p psn.PSN, spdcid, dpdcid uint16) *flow {
 	return found
 }
 
-// near reports whether p is a PSN that a response to the flow may speak of.
+// near reports whether p is a PSN that a response to the flow may have.
 func (f *flow) near(p psn.PSN) bool {
 	if f.next == 0 {
 		return f.Probes > 0 // nothing but probes was seen
@@ -254,7 +254,7 @@ func (f *flow) near(p psn.PSN) bool {
 	return u+near >= f.start && u < f.next+near
 }
 
-// pending remembers questions until they are answered: a ring.
+// pending remembers requests until they get a response: a ring.
 type pending struct {
 	ring [64]question
 	next int
@@ -269,8 +269,8 @@ type question struct {
 	at       int64
 }
 
-// ask notes a question, and returns the one that had its place and was not
-// answered, or nil.
+// ask records a request, and returns the one that had its place and got no response, or
+// nil.
 func (p *pending) ask(q question) (lost question, ok bool) {
 	place := &p.ring[p.next%len(p.ring)]
 	p.next++
@@ -280,8 +280,8 @@ func (p *pending) ask(q question) (lost question, ok bool) {
 	return lost, ok
 }
 
-// answer marks the newest question with id from src to dst, and reports whether
-// there is one, and whether it was answered before.
+// answer marks the newest request with id from src to dst, and reports whether there is
+// one, and whether it had a response before.
 func (p *pending) answer(src, dst netip.Addr, id uint16) (found, again bool) {
 	for i := range p.ring {
 		q := &p.ring[(p.next-1-i+2*len(p.ring))%len(p.ring)]
@@ -294,8 +294,8 @@ func (p *pending) answer(src, dst netip.Addr, id uint16) (found, again bool) {
 	return false, false
 }
 
-// expire calls lost with each question that is older than limit and was not
-// answered, and forgets it.
+// expire calls lost with each request that is older than limit and got no response, and
+// removes it.
 func (p *pending) expire(now, limit int64, lost func(*question)) {
 	for i := range p.ring {
 		q := &p.ring[(p.next+i)%len(p.ring)]

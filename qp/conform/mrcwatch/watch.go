@@ -1,7 +1,7 @@
 // Package mrcwatch judges the MRC packets of a capture (package mrc, which is
-// experimental): a [Watcher] is fed frames in capture order, and reports what
-// breaks a rule and what happened, and counts what operators look at: what was
-// sent again, PSNs missing, congestion marks by path, paths in use.
+// experimental): a [Watcher] is given frames in capture order, and reports broken rules and
+// events, and counts what operators look at: retransmissions, missing PSNs, congestion
+// marks by path, paths in use.
 //
 // The specification was not at hand, so only that is judged which three
 // independent implementations agree on; what a loss by the capture, or a link of
@@ -11,10 +11,9 @@
 // probe, timestamps, the congestion fields, the use of spdcid and dpdcid, and
 // reserved bits.
 //
-// It stands beside package conform, which judges RoCE v2 and has no part in this
-// but the severities. It reads no clock and does no I/O; memory is bounded by
-// Config, and a frame of a flow and a path that were seen before allocates
-// nothing, unless findings are left undrained.
+// Package conform judges RoCE v2; only the severities are shared with it. It reads no clock
+// and does no I/O; memory is bounded by Config, and a frame of a flow and a path that were
+// seen before allocates nothing, unless findings are not fetched.
 package mrcwatch
 
 import (
@@ -33,7 +32,7 @@ import (
 // ErrConfig means that a field of Config is out of its range.
 var ErrConfig = errors.New("mrcwatch: config out of range")
 
-// Config says how to watch. The zero value is good.
+// Config holds the parameters of a Watcher. The zero value can be used.
 type Config struct {
 	// Finder finds the packets; its TrimmedDSCP those that a switch has trimmed.
 	Finder frame.Finder
@@ -45,16 +44,16 @@ type Config struct {
 	// Window is how many of the newest PSNs of a flow are remembered, a power of
 	// two; 0 means 512.
 	Window int
-	// MaxPaths is how many entropy values of a flow are counted apart; 0 means 1024.
+	// MaxPaths is how many entropy values of a flow are counted separately; 0 means 1024.
 	MaxPaths int
-	// AnswerTime is how long the answer to a probe or an endpoint request may take;
-	// 0 means 100 ms.
+	// AnswerTime is how long the response to a probe or an endpoint request may take; 0
+	// means 100 ms.
 	AnswerTime time.Duration
 	// Complete says that the capture holds all paths in both directions and lost no
 	// frame.
 	Complete bool
 	// Closed, where set, is called with each flow that is closed to make room, and by
-	// Finish with all others. The flow is valid during the call alone.
+	// Finish with all others. The flow is valid only during the call.
 	Closed func(*Flow)
 }
 
@@ -64,7 +63,7 @@ type Watcher struct {
 	f        frame.Frame
 	m        mrc.Packet
 	now      int64
-	n        uint64 // of the frame at hand
+	n        uint64 // of the current frame
 	packets  uint64
 	unpaired uint64
 	flows    map[key]*flow
@@ -99,13 +98,13 @@ func New(cfg Config) (*Watcher, error) {
 // Packets returns how many MRC packets were handled, well formed or not.
 func (w *Watcher) Packets() uint64 { return w.packets }
 
-// Unpaired returns how many responses could not be held against requests, because
-// it is not known which flow they belong to.
+// Unpaired returns how many responses could not be compared with requests, because it is
+// not known to which flow they belong.
 func (w *Watcher) Unpaired() uint64 { return w.unpaired }
 
-// HandleFrame judges frame number n: when it was captured, on what link, what the
-// capture has of it, and how long it was on the wire. It reports whether the
-// frame is one of MRC: any other is not looked at. Drain NextFinding after it.
+// HandleFrame judges frame number n, captured at ts on a link of type link. data is the
+// captured part of its wireLen bytes on the wire. It reports whether the frame is one of
+// MRC: any other is ignored. Call NextFinding until it returns false after it.
 func (w *Watcher) HandleFrame(n uint64, ts time.Time, link frame.Link, data []byte, wireLen int) bool {
 	w.n, w.now = n, ts.UnixNano()
 	err := w.cfg.Finder.Decode(link, data, wireLen, &w.f)
@@ -162,8 +161,8 @@ func (w *Watcher) malformed(err error, link frame.Link, data []byte, wireLen int
 	return true
 }
 
-// Finish reports what only the end of the capture shows, and closes all flows.
-// Drain NextFinding after it.
+// Finish reports what only the end of the capture shows, and closes all flows. Call
+// NextFinding until it returns false after it.
 func (w *Watcher) Finish() {
 	w.requests.expire(w.now+int64(w.cfg.AnswerTime)+1, 0, func(q *question) {
 		w.reportAt(EndpointUnanswered, conform.Event, q.src, q.dst, mrc.EndpointQP, psn.PSN(q.id), 0, uint64(q.id), 0, q.frame, q.at)
@@ -184,12 +183,12 @@ func (w *Watcher) NextFinding(f *Finding) bool {
 	return true
 }
 
-// report queues a finding about the frame at hand.
+// report queues a finding about the current frame.
 func (w *Watcher) report(c Check, want, got, earlier uint64) {
 	w.reportAt(c, table[c].severity, w.f.Src, w.f.Dst, w.m.DestQP, w.m.PSN, want, got, earlier, w.n, w.now)
 }
 
-// doubt is report for what a capture that lacks frames may have made itself.
+// doubt is report for findings that may be due to frames missing in the capture.
 func (w *Watcher) doubt(c Check, want, got uint64) {
 	severity := conform.Note
 	if w.cfg.Complete {

@@ -77,15 +77,15 @@ func (w *Watcher) write() {
 	w.neighbours(f, &p)
 }
 
-// restart makes the flow one that begins with PSN p.
+// restart makes the flow one that starts at PSN p.
 func (f *flow) restart(p psn.PSN) {
 	clear(f.sent)
 	f.start = firstRound + uint64(p)
 	f.next = f.start
 }
 
-// advance makes next the PSN above the highest seen. What was never seen and is
-// forgotten is a hole.
+// advance makes next the PSN above the highest seen. A PSN that leaves the window without
+// having been seen is a hole.
 func (f *flow) advance(next uint64) {
 	n := uint64(len(f.sent))
 	for s := f.next; s < next; s++ {
@@ -96,8 +96,8 @@ func (f *flow) advance(next uint64) {
 	f.next = next
 }
 
-// again handles a packet whose PSN was seen before, in old, and reports whether
-// it takes the place of that.
+// again handles a packet whose PSN was seen before, in old, and reports whether it replaces
+// that.
 func (w *Watcher) again(f *flow, old, p *packet, rtx bool) bool {
 	known := old.headers && p.headers
 	differs := known && (old.op != p.op || old.msn != p.msn || old.va != p.va || old.rkey != p.rkey || old.dmaLen != p.dmaLen ||
@@ -144,7 +144,7 @@ func last(op bth.Opcode) bool { return op != mrc.WriteFirst && op != mrc.WriteMi
 // reach is how far to look for the next packet that was seen.
 const reach = 64
 
-// neighbours holds p against the nearest packets that were seen, below and above.
+// neighbours compares p with the nearest packets that were seen, below and above.
 func (w *Watcher) neighbours(f *flow, p *packet) {
 	if first(p.op) && last(p.op) && p.headers && p.payload >= 0 && uint32(p.payload) != p.dmaLen {
 		w.report(MessageLength, p.va+uint64(p.dmaLen), p.va+uint64(p.payload), 0)
@@ -164,7 +164,7 @@ func (w *Watcher) neighbours(f *flow, p *packet) {
 	w.ending(f, p)
 }
 
-// pair holds b against a, which has a lower PSN, with none between that was seen.
+// pair compares b with a, which has a lower PSN, with none between that was seen.
 func (w *Watcher) pair(a, b *packet) {
 	adjacent := b.seq == a.seq+1
 	within := !last(a.op) && !first(b.op) // of one message, if adjacent
@@ -205,8 +205,8 @@ func (w *Watcher) pair(a, b *packet) {
 	}
 }
 
-// ending holds the end of a message against its first packet, when p makes it
-// possible: all packets between have been seen.
+// ending compares the end of a message with its first packet, when p makes it possible: all
+// packets between have been seen.
 func (w *Watcher) ending(f *flow, p *packet) {
 	a, b := p, p
 	for !first(a.op) {

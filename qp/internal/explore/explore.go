@@ -1,6 +1,6 @@
-// Package explore walks through all states that pure machines and the link between
-// them can reach, for tests. The machines are the ones that ship: a state is a
-// copy of them, made by reflection, and a move is a call of their methods.
+// Package explore visits all states that pure machines and the link between them can reach,
+// for tests. The machines are the real ones: a state is a copy of them, made by reflection,
+// and a move is a call of their methods.
 package explore
 
 import (
@@ -9,26 +9,26 @@ import (
 	"slices"
 )
 
-// Move is something that may happen next: a number that the model gives a meaning.
+// Move is something that may happen next: a number whose meaning the model defines.
 type Move uint32
 
 // Model is what is explored: machines, a link, and what an application does.
 type Model[W any] struct {
 	Graph Graph[W]
-	// Start makes the first state.
+	// Start returns the first state.
 	Start func() *W
 	// Moves appends what may happen in w. None: the state is an end.
 	Moves func(w *W, to []Move) []Move
 	// Apply makes m happen. An error is a property that does not hold.
 	Apply func(w *W, m Move) error
-	// Finish lets w go on without faults until nothing happens any more, and says
-	// what is wrong with how it ends. It is called for each state, on a copy.
+	// Finish runs w without faults until nothing happens any more, and returns what is
+	// wrong at the end. It is called for each state, on a copy.
 	Finish func(w *W) error
 	// Now is the time at which w stands, in nanoseconds of the machines' clock.
 	Now func(w *W) int64
 }
 
-// Result says what was seen.
+// Result says what was explored.
 type Result struct {
 	States, Moves, Depth int
 	Whole                bool // all that can be reached, not only Limit states
@@ -42,7 +42,7 @@ func (r Result) String() string {
 	return s
 }
 
-// Counterexample is how a property came not to hold.
+// Counterexample is a sequence of moves after which a property does not hold.
 type Counterexample struct {
 	Moves []Move
 	Err   error
@@ -89,10 +89,10 @@ func (p *path[W]) push() *frame[W] {
 	return &p.frames[p.n-1]
 }
 
-// left is a state with moves that were not made yet, by the way to it.
+// left is a state with moves that were not made yet, as the path to it.
 type left struct{ before, moves []Move }
 
-// run is a Run under way.
+// run is the state of a Run.
 type run[W any] struct {
 	m     *Model[W]
 	r     Result
@@ -103,11 +103,10 @@ type run[W any] struct {
 	left  [][]left // by depth
 }
 
-// Run goes through the states of m, each once, until limit are seen: depth first in
-// an order by chance, the same one each time, and now and then again from a state as
-// near to the first one as there is with moves left, so that what is seen is spread
-// where it is not all. The error is a *Counterexample, as short as leaving out moves
-// makes it.
+// Run visits the states of m, each once, until limit are seen: depth first in a random
+// order that is the same each time. From time to time it continues from the state nearest
+// to the first one that has moves left, so that the states are spread where not all are
+// visited. The error is a *Counterexample, as short as leaving out moves makes it.
 func Run[W any](m *Model[W], limit int) (Result, error) {
 	x := run[W]{m: m, seen: newSet(), rng: rand.New(rand.NewPCG(1, 2))}
 	p := &x.path
@@ -145,7 +144,7 @@ func Run[W any](m *Model[W], limit int) (Result, error) {
 	return x.r, nil
 }
 
-// enter looks at the last state of the path, and leaves it when it is not new.
+// enter visits the last state of the path, and leaves it when it is not new.
 func (x *run[W]) enter() error {
 	m, p := x.m, &x.path
 	f := &p.frames[p.n-1]
@@ -164,7 +163,7 @@ func (x *run[W]) enter() error {
 	return nil
 }
 
-// park leaves the path, and keeps what is left to do on it.
+// park leaves the path, and stores the moves that are left on it.
 func (x *run[W]) park() {
 	p := &x.path
 	way := p.moves()
@@ -181,8 +180,8 @@ func (x *run[W]) park() {
 	p.n = 0
 }
 
-// unpark goes on from the state nearest to the first one that has moves left, and
-// reports false when there is none.
+// unpark continues from the state nearest to the first one that has moves left, and reports
+// false when there is none.
 func (x *run[W]) unpark() bool {
 	depth := slices.IndexFunc(x.left, func(l []left) bool { return len(l) != 0 })
 	if depth < 0 {
@@ -193,7 +192,7 @@ func (x *run[W]) unpark() bool {
 	w := x.m.Start()
 	for _, mv := range l.before {
 		if err := x.m.Apply(w, mv); err != nil {
-			panic(fmt.Sprintf("explore: moves that were good are not: %v", err))
+			panic(fmt.Sprintf("explore: moves that were possible are not: %v", err))
 		}
 	}
 	x.path.before = l.before

@@ -20,14 +20,14 @@ const (
 	Instant             // a time in nanoseconds: how far it is from now; 0 is none
 )
 
-// Graph copies and fingerprints a graph of values of type W: everything that a *W
-// reaches through pointers, slices, maps and interfaces, unexported fields included. It
-// knows no field by name; Classify does.
+// Graph copies and fingerprints a graph of values of type W: everything that a *W reaches
+// through pointers, slices, maps and interfaces, unexported fields included. Only Classify
+// treats fields by name.
 //
-// A pointer or slice into the middle of something is followed as that, if what it
-// points into was reached before it: buffers that others refer to stand first in W.
-// Functions, strings and types of the package net/netip are shared by the copies. A
-// time.Time counts as an Instant.
+// A pointer or slice into the middle of something is followed as that, if what it points
+// into was reached before it: buffers that others refer to must be first in W. Functions,
+// strings and types of the package net/netip are shared by the copies. A time.Time counts
+// as an Instant.
 type Graph[W any] struct {
 	// Classify says how a field of a struct counts. Nil: all are Plain.
 	Classify func(t reflect.Type, field string) Kind
@@ -59,7 +59,7 @@ type piece struct {
 	elem reflect.Value // the first of them
 }
 
-// plan is a type taken apart.
+// plan is the list of steps by which values of a type are copied.
 type plan struct {
 	t     reflect.Type
 	steps []step
@@ -243,7 +243,7 @@ func (g *Graph[W]) copyBlock(c *Copy[W], at *int, src unsafe.Pointer, p *plan, n
 	return dst
 }
 
-// copyRefs turns the pointers of a value that was copied to dst to copies.
+// copyRefs makes the pointers of a value that was copied to dst point to copies.
 func (g *Graph[W]) copyRefs(c *Copy[W], at *int, src, dst unsafe.Pointer, p *plan) {
 	for i := range p.steps {
 		s := &p.steps[i]
@@ -315,8 +315,8 @@ func (g *Graph[W]) copyAt(c *Copy[W], at *int, q unsafe.Pointer, p *plan, n int)
 	return g.copyBlock(c, at, q, p, n)
 }
 
-// Fingerprint returns 64 bits that are the same for states that are the same but
-// for what is Ignored and for the clock: now is the time at which w stands.
+// Fingerprint returns 64 bits that are the same for states that differ only in what is
+// Ignored and in the clock: now is the time of w.
 func (g *Graph[W]) Fingerprint(w *W, now int64) uint64 {
 	g.spans, g.buf = g.spans[:0], g.buf[:0]
 	p := g.plan(reflect.TypeFor[W]())
