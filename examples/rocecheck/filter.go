@@ -26,7 +26,7 @@ func (f *filter) setQPs(s string) error {
 	for _, s := range strings.Split(s, ",") {
 		n, err := strconv.ParseUint(strings.TrimSpace(s), 0, 24)
 		if err != nil {
-			return fmt.Errorf("%q is no QP number; give numbers such as 0x11,18", s)
+			return fmt.Errorf("%q is no QP number; give numbers of 24 bits such as 0x11,18", s)
 		}
 		f.qps[uint32(n)] = true
 	}
@@ -77,6 +77,32 @@ func (f *filter) keeps(src, dst netip.Addr, qp, peer uint32) bool {
 		return false
 	}
 	return f.qps == nil || f.qps[qp] || peer != 0 && f.qps[peer]
+}
+
+// order says what is wrong with -from and -to together.
+func (f *filter) order() string {
+	if f.toIn >= 0 && f.fromIn > f.toIn || !f.from.IsZero() && !f.to.IsZero() && f.from.After(f.to) {
+		return "-from is after -to: nothing lies between them"
+	}
+	return ""
+}
+
+// nothing reports that nothing was judged: the capture has no RoCE, or none that the
+// options ask for.
+func (c *checker) nothing() bool {
+	return !c.mrcSeen() && (c.w.RoCEFrames() == 0 || c.leftOut > 0 && len(c.flows) == 0 && c.breaches == 0)
+}
+
+// why says why there was nothing to judge.
+func (c *checker) why() string {
+	switch {
+	case c.w.RoCEFrames() > 0:
+		return fmt.Sprintf("The capture has %s, and none that -qp and -host name: without these options the report lists all.",
+			count(uint64(c.leftOut), "flow", "flows"))
+	case c.filter.timed() && !c.begin.IsZero():
+		return fmt.Sprintf("No RoCE packet is between -from and -to: the capture is from %s to %s.", stamp(c.begin), stamp(c.end))
+	}
+	return fmt.Sprintf("No RoCE packet was found. RoCE v2 is UDP to port %d (-port says another), v1 is Ethertype 0x8915; tunnels are looked into.", c.port())
 }
 
 // displayFilter is a filter for Wireshark that shows the packet of a finding.

@@ -180,14 +180,14 @@ func TestChoice(t *testing.T) {
 	require.Equal(t, exitWrong, code)
 
 	code, _, _ = call(t, "-host", "192.0.2.9", bad)
-	require.Equal(t, exitGood, code)
+	require.Equal(t, exitNone, code)
 	code, _, _ = call(t, "-host", "192.0.2.2", "-qp", "17", bad)
 	require.Equal(t, exitWrong, code)
 	code, _, _ = call(t, "-qp", "0x99", bad)
-	require.Equal(t, exitGood, code)
+	require.Equal(t, exitNone, code)
 	code, out, _ = call(t, "-to", "1ms", bad)
 	require.Equal(t, exitNone, code)
-	require.Contains(t, out, "No RoCE packet was found.")
+	require.Contains(t, out, "No RoCE packet is between -from and -to: the capture is from ")
 	code, _, _ = call(t, "-from", "2000-01-01T00:00:00Z", bad)
 	require.Equal(t, exitWrong, code)
 }

@@ -6,6 +6,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -114,6 +115,9 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 	if o.cfg.MinTimeout < 0 {
 		return bad("-timeout %v is negative; give a duration such as 10ms", o.cfg.MinTimeout)
 	}
+	if s := cmp.Or(o.filter.order(), o.mrcOptions.Unused()); s != "" {
+		return bad("%s", s)
+	}
 	if rate != "" {
 		v, err := parseRate(rate)
 		if err != nil {
@@ -220,7 +224,7 @@ func (c *checker) capture(stdin io.Reader) int {
 	if c.read == 0 {
 		return code
 	}
-	if code == exitGood && c.w.RoCEFrames() == 0 && !c.mrcSeen() {
+	if code == exitGood && c.nothing() {
 		code = exitNone
 	}
 	onlyMRC := c.mrc != nil && c.mrc.w.Packets() > 0 && c.w.RoCEFrames() == 0
@@ -274,9 +278,10 @@ type checker struct {
 	ungrouped               uint64 // findings beyond maxGroups
 	flows                   []flowRow
 	moreFlows               int
+	leftOut                 int     // flows that -qp and -host leave out
 	tracks                  *tracks // for the page; nil without
 	first, last             time.Time
-	begin                   time.Time // of the first frame, looked at or not
+	begin, end              time.Time // of the first and the last frame, looked at or not
 	costs                   map[flowKey]*costs
 	comments                map[uint64][]string // for -write
 	known                   known
@@ -362,6 +367,9 @@ func (c *checker) file(name string, stdin io.Reader) int {
 		}
 		if c.begin.IsZero() {
 			c.begin = r.Time
+		}
+		if r.Time.After(c.end) {
+			c.end = r.Time
 		}
 		if c.filter.timed() && !c.looksAt(r) {
 			continue

@@ -92,6 +92,7 @@ func (c *checker) closed(f *conform.Flow) {
 		return // opened by connection management, and never used
 	}
 	if !c.filter.keeps(f.Src, f.Dst, f.QP, f.PeerQP) {
+		c.leftOut++
 		return
 	}
 	row := flowRow{f.Src, f.Dst, f.QP, f.PeerQP, f.Service, f.MTU, *f.Counters, figuresOf(f.Latency), figuresOf(f.Completion), nil}
@@ -152,7 +153,7 @@ func (c *checker) writeText() {
 		p("%s of kinds that the baseline shows too are left out.\n", count(c.left, "finding", "findings"))
 	}
 	p("%d frames, %d of them RoCE, %d flows, %s\n", c.w.Frames(), c.w.RoCEFrames(), len(c.flows)+c.moreFlows, short(c.last.Sub(c.first)))
-	if c.w.RoCEFrames() == 0 && !c.mrcSeen() {
+	if c.nothing() {
 		c.writeNothing()
 		return
 	}
@@ -218,7 +219,7 @@ func (c *checker) writeText() {
 func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-len(s))) }
 
 func (c *checker) verdict() string {
-	if c.w.RoCEFrames() == 0 && !c.mrcSeen() {
+	if c.nothing() {
 		return "There is nothing to judge."
 	}
 	if c.breaches == 0 {

@@ -114,6 +114,39 @@ func TestText(t *testing.T) {
 	require.Contains(t, out, "No RoCE packet was found.")
 }
 
+// Where the options leave nothing, nothing was judged, and the report says so.
+func TestNothingLeft(t *testing.T) {
+	f := captures + "rc-mixed.pcap"
+	for want, args := range map[string][]string{
+		"The capture has 2 flows, and none that -qp and -host name":       {"-qp", "0x99"},
+		"The capture has 2 flows, and none":                               {"-host", "203.0.113.9"},
+		"No RoCE packet is between -from and -to: the capture is from 20": {"-from", "2099-01-01T00:00:00Z"},
+		"No RoCE packet is between -from and -to":                         {"-from", "1h"},
+	} {
+		code, out, errs := call(t, append(args, f)...)
+		require.Equal(t, exitNone, code, want)
+		require.Empty(t, errs)
+		require.True(t, strings.HasPrefix(out, "There is nothing to judge."), out)
+		require.Contains(t, out, want)
+		code, _, _ = call(t, append(args, "-json", f)...)
+		require.Equal(t, exitNone, code, want)
+	}
+	code, out, _ := call(t, "-qp", "0x11", f)
+	require.Equal(t, exitGood, code)
+	require.True(t, strings.HasPrefix(out, "No rule is broken."), out)
+
+	for want, args := range map[string][]string{
+		"-from is after -to":               {"-from", "5s", "-to", "1s"},
+		"-from is after -to: ":             {"-from", "2026-01-02T00:00:00Z", "-to", "2026-01-01T00:00:00Z"},
+		"give -mrc too":                    {"-mrc-trimmed", "9"},
+		"no QP number; give numbers of 24": {"-qp", "0x1000000"},
+	} {
+		code, _, errs := call(t, append(args, f)...)
+		require.Equal(t, exitUsage, code, want)
+		require.Contains(t, errs, want)
+	}
+}
+
 // Several files are judged apart, or with -join as one.
 func TestFiles(t *testing.T) {
 	a, b := captures+"rc-send.pcap", captures+"rc-local-drop-read.pcap"

@@ -219,7 +219,10 @@ func (c *checker) writeNothing() {
 		return true
 	})
 	p("\n")
-	c.lines("", fmt.Sprintf("No RoCE packet was found. RoCE v2 is UDP to port %d (-port says another), v1 is Ethertype 0x8915; tunnels are looked into.", c.port()))
+	c.lines("", c.why())
+	if c.w.RoCEFrames() > 0 {
+		return
+	}
 	type other struct {
 		p frame.Protocol
 		n uint64

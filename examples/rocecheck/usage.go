@@ -36,7 +36,7 @@ connection. Each file is judged for itself. FILE - is standard input.
   -rate R        link rate, such as 100G, that turns pause quanta into time
   -timeout D     shortest acknowledgement time-out in use (default 10ms); what is
                  sent again sooner was not sent again by a timer
-  -cnp-gap D     least time between CNPs of a flow (default 4us)
+  -cnp-gap D     least time between CNPs of a flow (default 4us; below 0: any)
   -explain RULE  print what a rule says, where it comes from, how sure that is,
                  and what tests hold it, such as RS-13 or ICRC; no FILE is needed
   -mrc           judge MRC 1.0 packets (Multipath Reliable Connection) too, which
@@ -83,7 +83,8 @@ completion time from the first packet of the message. Percentiles are at most
 
 Exit code: 0 no rule is broken; 1 a rule is broken, or a file ends in the middle
 of a record; 2 bad usage, unreadable input, or output that cannot be written; 3
-there was nothing to judge: no RoCE packet was found.
+there was nothing to judge: no RoCE packet was found, or none that -qp, -host,
+-from and -to leave.
 
 Examples:
 

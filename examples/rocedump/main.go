@@ -82,6 +82,8 @@ func parse(args []string, stdout, stderr io.Writer) (o options, code int, ok boo
 		fmt.Fprintf(stderr, "rocedump: -i %s and files: give one or the other\n", o.iface)
 	case o.port == 0 || o.port > 0xffff:
 		fmt.Fprintf(stderr, "rocedump: -port %d is no UDP port; give 1 to 65535\n", o.port)
+	case o.mrc.Unused() != "":
+		fmt.Fprintf(stderr, "rocedump: %s\n", o.mrc.Unused())
 	default:
 		return o, exitGood, true
 	}

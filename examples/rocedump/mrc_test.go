@@ -272,7 +272,8 @@ func TestMRCSummary(t *testing.T) {
 }
 
 func TestMRCUsage(t *testing.T) {
-	for _, args := range [][]string{{"-mrc-trimmed", "64", "-"}, {"-mrc-trimmed", "x", "-"}, {"-mrc-port-half", "middle", "-"}} {
+	for _, args := range [][]string{{"-mrc-trimmed", "64", "-"}, {"-mrc-trimmed", "x", "-"}, {"-mrc-port-half", "middle", "-"},
+		{"-mrc-trimmed", "9", "-"}, {"-mrc-port-half", "high", "-"}} {
 		code, _, errs := exec(nil, args...)
 		require.Equal(t, exitUsage, code, args)
 		require.Contains(t, errs, args[0])

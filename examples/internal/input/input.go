@@ -114,6 +114,14 @@ func (m *MRC) Flags(fs *flag.FlagSet) {
 	})
 }
 
+// Unused says which options do nothing, because another is not given.
+func (m *MRC) Unused() string {
+	if !m.On && (m.Trimmed != 0 || m.Halves != mrc.LowInPort) {
+		return "-mrc-trimmed and -mrc-port-half say how MRC packets are read; give -mrc too"
+	}
+	return ""
+}
+
 // Live opens a network interface for what find finds. An interrupt (Ctrl-C) ends
 // the input, as the end of a file does. stop has to be called in the end.
 func Live(name string, find frame.Finder) (l *capture.Live, stop func(), err error) {
