@@ -445,14 +445,14 @@ func (w *row) cell(role int) string {
 }
 
 // table returns the results as Markdown.
-func (r *results) table(g *guest.Guest, version string) string {
+func (r *results) table(g *guest.Guest) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Against the Linux kernel's driver\n\n"+
 		"Made by `go test -tags interop ./examples/softrnic -update`; do not edit.\n\n"+
 		"The peer: rdma_rxe of Linux %s in the guest of `guest/`, with %s.\n"+
 		"A cell holds how many cases there were and whether all were as expected:\n"+
 		"completions and memory at both ends, byte for byte. A run of some of the cases leaves\n"+
-		"the other rows as they were.\n\n", g.Info.Words["kernel"], version)
+		"the other rows as they were.\n\n", g.Info.Words["kernel"], versions())
 	b.WriteString(r.lines())
 	b.WriteString(`
 Not tried: qperf's tests of UD and UC (they exchange LIDs and no GIDs, so that two hosts with
@@ -522,7 +522,8 @@ func group(key string) int {
 	return 3
 }
 
-func (r *results) write(t *testing.T, g *guest.Guest) {
+// versions returns what the guest was made of.
+func versions() string {
 	b, _ := os.ReadFile(os.ExpandEnv("${HOME}/.cache/roce-interop/versions"))
 	if dir := os.Getenv("ROCE_INTEROP_CACHE"); dir != "" {
 		b, _ = os.ReadFile(dir + "/versions")
@@ -534,11 +535,7 @@ func (r *results) write(t *testing.T, g *guest.Guest) {
 			vs = append(vs, name+" "+v)
 		}
 	}
-	table := r.table(g, strings.Join(vs, ", "))
-	t.Log("\n" + table)
-	if *update {
-		require.NoError(t, os.WriteFile("INTEROP.md", []byte(table), 0o644))
-	}
+	return strings.Join(vs, ", ")
 }
 
 // pattern fills b with the guest's pattern of a seed, from byte from on.

@@ -5,12 +5,19 @@ package main
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +26,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/roce-go/roce/examples/internal/guest"
 )
 
 // testTools runs the guest's own tools against this program, in both roles. It is
@@ -108,15 +117,16 @@ func (l *lab) testTool(t *testing.T, wire, more, tool, ours string) {
 	})
 }
 
-// testSocket does the same over a plain UDP socket of this host, whose kernel
-// reaches the guest through a TAP interface. That takes privileges.
-func (l *lab) testSocket(t *testing.T) {
+// bridge has this host's kernel reach the guest through a TAP interface, whose name it
+// returns, for plain UDP sockets. That takes privileges. loss is percent of the RoCE
+// frames, each way.
+func (l *lab) bridge(t *testing.T, loss *atomic.Int32) string {
 	name := fmt.Sprintf("rocet%x", os.Getpid()) // another run may be under way
 	tap, err := openTAP(name)
 	if err != nil {
 		t.Skipf("no TAP interface: %v", err)
 	}
-	defer tap.Close()
+	t.Cleanup(func() { tap.Close() })
 	// Addresses of their own: the host may have the others.
 	for _, args := range []string{"link set " + name + " mtu 4400 address 52:54:00:00:00:01 up", "addr add 198.51.100.1/24 dev " + name,
 		"addr add 2001:db8:9::1/64 dev " + name + " nodad", "addr add fe80::9:1/64 dev " + name + " nodad"} {
@@ -126,23 +136,11 @@ func (l *lab) testSocket(t *testing.T) {
 		}
 	}
 	l.guest.Do(t, "sh -- ip addr add 198.51.100.2/24 dev eth0; ip addr add 2001:db8:9::2/64 dev eth0 nodad; ip addr add fe80::9:2/64 dev eth0 nodad")
-	gid := func(t *testing.T, of string) (gid string) {
-		require.Eventually(t, func() bool {
-			for key, addr := range l.guest.Do(t, "info").Words {
-				if strings.TrimPrefix(addr, "::ffff:") == of {
-					gid = strings.TrimPrefix(key, "gid")
-				}
-			}
-			return gid != ""
-		}, 5*time.Second, 10*time.Millisecond)
-		return gid
-	}
 	l.loop.close()
 	seg, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: l.ports[0]})
 	require.NoError(t, err)
-	defer seg.Close()
+	t.Cleanup(func() { seg.Close() })
 	guest := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(l.ports[1]))
-	var loss atomic.Int32 // percent of the RoCE frames, each way
 	lost := func(b []byte) bool { return rand.Int32N(100) < loss.Load() && isRoCE(b) }
 	go func() {
 		buf := make([]byte, 1<<16)
@@ -168,6 +166,23 @@ func (l *lab) testSocket(t *testing.T) {
 			}
 		}
 	}()
+	return name
+}
+
+// testSocket has the tools of the guest meet this program on a plain UDP socket.
+func (l *lab) testSocket(t *testing.T) {
+	name := l.bridge(t, new(atomic.Int32))
+	gid := func(t *testing.T, of string) (gid string) {
+		require.Eventually(t, func() bool {
+			for key, addr := range l.guest.Do(t, "info").Words {
+				if strings.TrimPrefix(addr, "::ffff:") == of {
+					gid = strings.TrimPrefix(key, "gid")
+				}
+			}
+			return gid != ""
+		}, 5*time.Second, 10*time.Millisecond)
+		return gid
+	}
 	for _, a := range []struct{ kind, ours, theirs string }{
 		{"", "198.51.100.1", "198.51.100.2"},
 		{", IPv6", "2001:db8:9::1", "2001:db8:9::2"},
@@ -185,12 +200,18 @@ func (l *lab) testSocket(t *testing.T) {
 			}
 		})
 	}
+}
+
+// testQperfs runs the guest's qperf, with and without losses.
+func (l *lab) testQperfs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a minute each on the emulated guest")
+	}
+	var loss atomic.Int32
+	l.bridge(t, &loss)
 	for _, percent := range []int{0, 5} {
-		if testing.Short() { // a minute each on the emulated guest
-			continue
-		}
 		loss.Store(int32(percent))
-		t.Run(fmt.Sprintf("qperf/loss%d", percent), func(t *testing.T) { l.testQperf(t, "-udp=198.51.100.1", percent) })
+		t.Run(fmt.Sprintf("loss%d", percent), func(t *testing.T) { l.testQperf(t, "-udp=198.51.100.1", percent) })
 	}
 }
 
@@ -265,4 +286,107 @@ func runProgram(wire, args string) string {
 	var out bytes.Buffer
 	code := run(append([]string{wire, "-rate", fmt.Sprint(20 << 20)}, strings.Fields(args)...), strings.NewReader(""), &out, &out)
 	return fmt.Sprintf("%s\nexit %d", out.String(), code)
+}
+
+var beside = flag.String("beside", "", "packet or udp: run TestBesideRXE, the speed of this program on that wire beside the driver's, in the guest")
+
+// TestBesideRXE has two of this program, and the driver's tools, move the same messages
+// over a pair of interfaces (veth) inside the guest, in turn. The guest is emulated: only
+// the ratios say something. It has two processors, since ib_write_bw and ib_send_lat poll
+// (with -e the first has no events, and the second waits for one in vain).
+func TestBesideRXE(t *testing.T) {
+	if *beside == "" {
+		t.Skip("takes minutes: -beside packet, -beside udp")
+	}
+	g := guest.Boot(t, "", freeUDP(t), freeUDP(t), "--", "-smp", "2")
+	defer g.Close()
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-ldflags", "-s -w", "-o", filepath.Join(dir, "softrnic"), ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH=amd64")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	files := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	defer files.Close()
+	_, port, _ := strings.Cut(files.Listener.Addr().String(), ":")
+	sh := func(ms int, cmd string) string {
+		a := g.Do(t, "sh ms=%d -- %s", ms, cmd)
+		require.Equal(t, "0", a.Words["status"], "%s: %s", cmd, a.Words["out"])
+		return a.Words["out"]
+	}
+	sh(60_000, "wget -q -O /tmp/softrnic http://10.0.2.2:"+port+"/softrnic && chmod 755 /tmp/softrnic")
+	if *beside == "udp" { // a pair whose ends are in network namespaces of their own
+		sh(20_000, strings.Join([]string{"set -e; modprobe veth; mkdir -p /var/run/netns", "ip link add ua mtu 4400 type veth peer name ub mtu 4400",
+			"for e in a b; do ip netns add n$e; ip link set u$e netns n$e; ip -n n$e link set lo up; ip -n n$e link set u$e up; done",
+			"ip -n na addr add fd09::1/64 dev ua nodad; ip -n nb addr add fd09::2/64 dev ub nodad"}, "; "))
+	}
+	// The driver's socket is in the first network namespace. Both ends stand there: a rule
+	// has what goes from one address to the other leave through its own end.
+	sh(20_000, strings.Join([]string{"set -e; modprobe veth", "ip link add va mtu 4400 type veth peer name vb mtu 4400",
+		"for k in rp_filter=0 accept_local=1; do for f in all va vb; do echo ${k#*=} >/proc/sys/net/ipv4/conf/$f/${k%=*}; done; done",
+		"ip link set va up; ip link set vb up", "ip addr add 10.9.1.1/32 dev va; ip addr add 10.9.1.2/32 dev vb",
+		"ip rule add pref 20 iif lo to 10.9.1.0/24 lookup 100", "ip rule add pref 30 lookup local; ip rule del pref 0",
+		"ip route add 10.9.1.2 dev va src 10.9.1.1 table 100; ip route add 10.9.1.1 dev vb src 10.9.1.2 table 100",
+		"ip neigh add 10.9.1.2 dev va lladdr $(cat /sys/class/net/vb/address); ip neigh add 10.9.1.1 dev vb lladdr $(cat /sys/class/net/va/address)",
+		"rdma link add rxea type rxe netdev va; rdma link add rxeb type rxe netdev vb; sleep 1"}, "; "))
+	gid := func(dev string) string {
+		return strings.TrimSpace(sh(5000, "cd /sys/class/infiniband/"+dev+"/ports/1/gids; for i in *; do case $(cat $i) in *:ffff:0a09:*) echo $i; break;; esac; done"))
+	}
+	ga, gb := gid("rxea"), gid("rxeb")
+	tcp := 18600
+	both := func(server, client, addr string) string {
+		tcp++
+		p := fmt.Sprintf(" -p %d ", tcp)
+		return sh(120_000, server+p+">/dev/null 2>&1 & s=$!; for i in $(seq 400); do grep -q ':"+fmt.Sprintf("%04X", tcp)+" .* 0A ' /proc/$s/net/tcp /proc/$s/net/tcp6 && break; sleep 0.05; done; "+
+			client+p+addr+" 2>&1; r=$?; kill $s 2>/dev/null; exit $r")
+	}
+	column := func(out string, size, i int) float64 { // of perftest's table
+		for _, line := range strings.Split(out, "\n") {
+			if w := strings.Fields(line); len(w) > i && w[0] == strconv.Itoa(size) {
+				v, err := strconv.ParseFloat(w[i], 64)
+				require.NoError(t, err, line)
+				return v
+			}
+		}
+		t.Fatalf("no line of %d bytes:\n%s", size, out)
+		return 0
+	}
+	ours := func(re, args string) float64 {
+		const prog = "/tmp/softrnic -mtu 4096 -window 128 -timeout 18 "
+		server, client, addr := prog+"-packet va -mac 52:54:00:00:09:01 -ip 10.9.2.1 ", prog+"-packet vb -mac 52:54:00:00:09:02 -ip 10.9.2.2 ", "127.0.0.1"
+		if *beside == "udp" {
+			server, client, addr = "ip netns exec na "+prog+"-udp fd09::1 ", "ip netns exec nb "+prog+"-udp fd09::2 ", "fd09::1"
+		}
+		out := both(server+args, client+args, addr)
+		m := regexp.MustCompile(re).FindStringSubmatch(out)
+		require.NotNil(t, m, out)
+		v, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(t, err)
+		return v
+	}
+	theirs := func(tool, args string) string {
+		return both(tool+" -F -d rxea -x "+ga+args, tool+" -F -d rxeb -x "+gb+args, "127.0.0.1")
+	}
+	const runs = 3
+	for _, test := range []struct {
+		name, theirs string
+		column       int     // of perftest's table
+		unit         string  // ours
+		theirUnit    float64 // in ours
+	}{{"write", "ib_write_bw", 3, "MB/s", 1.048576}, {"read", "ib_read_bw -e", 3, "MB/s", 1.048576}, {"send_lat", "ib_send_lat", 4, "us", 1}} {
+		for _, size := range []int{64, 4096, 65536, 1 << 20} {
+			n, re := min(2000, max(48, 24<<20/size)), `= ([0-9.]+) MB/s`
+			if test.unit == "us" {
+				n, re = min(n, 300), `median ([0-9.]+)`
+			}
+			var a, b []float64
+			for range runs {
+				a = append(a, ours(re, fmt.Sprintf("-perftest %s -n %d -size %d", test.name, n, size)))
+				b = append(b, column(theirs(test.theirs, fmt.Sprintf(" -m 4096 -n %d -s %d", n, size)), size, test.column)*test.theirUnit)
+			}
+			slices.Sort(a)
+			slices.Sort(b)
+			t.Logf("%s of %d bytes: ours %.4g %s (%.4g to %.4g), rxe %.4g (%.4g to %.4g): ratio %.2f", test.name, size,
+				a[runs/2], test.unit, a[0], a[runs-1], b[runs/2], b[0], b[runs-1], a[runs/2]/b[runs/2])
+		}
+	}
 }
