@@ -460,3 +460,79 @@ func TestOuterForgotten(t *testing.T) {
 		}
 	}
 }
+
+// TestTunnelCut: a tunnel's header that is whole says what is in it, also where nothing of
+// that is there; one byte less does not. What an MPLS label has behind it is told by its
+// Ethernet header and one byte more.
+func TestTunnelCut(t *testing.T) {
+	erspan := append([]byte{0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10}, make([]byte, 20)...) // GRE with a sequence number, ERSPAN II
+	mpls := append([]byte{0, 0, 0x88, 0x47, 0, 0, 0x11, 64}, make([]byte, 30)...)        // GRE, a label
+	mpls[8+12], mpls[8+14] = 8, 0x45
+	for _, c := range []struct {
+		gre   []byte
+		whole int
+		in    string
+	}{{erspan, 8 + 8, "link type 1 in erspan2"}, {mpls, 8 + 15, "Ethertype 0x0800 (IPv4) in mpls"}} {
+		for n := c.whole - 1; n <= c.whole+1; n++ {
+			b := []byte{0x45, 0, 0, byte(20 + n), 0, 0, 0, 0, 64, 47, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2}
+			b = append(b, c.gre[:n]...)
+			d := frame.Finder{Tunnels: true}
+			var f frame.Frame
+			err := d.Decode(frame.RawIP, b, len(b), &f)
+			if n < c.whole {
+				require.ErrorIs(t, err, frame.ErrNotRoCE)
+				continue
+			}
+			require.ErrorIs(t, err, frame.ErrTruncated)
+			require.Equal(t, c.in, d.Protocol(frame.RawIP, b, len(b)).String())
+		}
+	}
+}
+
+// TestIPv6FragmentOffset: what has a fragment offset, whatever bit of it, is a later
+// fragment; the bits beside it are not looked at.
+func TestIPv6FragmentOffset(t *testing.T) {
+	for bit := range 16 {
+		b := make([]byte, 48, 60)
+		b[0], b[5], b[6], b[40], b[46] = 0x60, 20, 44, 47, 0xff // GRE in fragments; an identification
+		binary.BigEndian.PutUint16(b[42:], 1<<bit)
+		b = append(b, 0, 0, 0x88, 0xbe, 0, 0, 0, 0, 0, 0, 0, 0)
+		p := (frame.Finder{}).Protocol(frame.RawIP, b, len(b))
+		require.Equal(t, bit >= 3, p.Kind == frame.IPFragment, "bit %d: %v", bit, p)
+	}
+}
+
+// TestNetworkOffsetErrors: beside an error there is nothing else.
+func TestNetworkOffsetErrors(t *testing.T) {
+	refused := 0
+	for _, link := range []frame.Link{frame.Ethernet, frame.RawIP, frame.RawIPv4, frame.RawIPv6, frame.LinuxSLL, frame.LinuxSLL2, 0} {
+		for n := range 40 {
+			for _, fill := range []byte{0, 0x45, 0x60, 0x81} {
+				b := bytes.Repeat([]byte{fill}, n)
+				if n >= 14 {
+					copy(b[12:], []byte{0x81, 0})
+				}
+				typ, off, vlans, err := frame.NetworkOffset(link, b)
+				if err != nil {
+					require.Equal(t, []int{0, 0, 0}, []int{int(typ), off, vlans}, "link %v, %d bytes of %#x: %v", link, n, fill, err)
+					refused++
+				}
+			}
+		}
+	}
+	require.Greater(t, refused, 300)
+}
+
+// TestMPLSPort: labels are in packets to their UDP port, and to no other.
+func TestMPLSPort(t *testing.T) {
+	inner := sample(frame.IPv4).AppendTo(nil)[14:]
+	for port, want := range map[uint16]error{6635: nil, 6634: frame.ErrNotRoCE, 6636: frame.ErrNotRoCE, 53: frame.ErrNotRoCE} {
+		b := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x11, 64}
+		b = append(b, inner...)
+		binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+		binary.BigEndian.PutUint16(b[22:], port)
+		binary.BigEndian.PutUint16(b[24:], uint16(len(b)-20))
+		var f frame.Frame
+		require.ErrorIs(t, frame.Finder{Tunnels: true}.Decode(frame.RawIP, b, len(b), &f), want, port)
+	}
+}
