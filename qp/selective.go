@@ -10,6 +10,8 @@ import (
 
 // Selective is selective repeat in place of go-back-N, for RC and XRC: the responder holds
 // what arrives ahead of a lost packet, and the requester retransmits only what is lost.
+// READ responses are not repeated selectively: after a loss the READ is sent again from the
+// first missing response, and all responses behind it with it.
 // Both ends must use it; otherwise throughput suffers, data does not. It is an option of
 // this module, after the "improved RoCE NIC" of Mittal et al. (SIGCOMM 2018), and in no
 // standard: see rules SR-1 to SR-6. The zero value is go-back-N.
