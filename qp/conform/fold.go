@@ -228,19 +228,19 @@ type place struct {
 // fixed distance too, but only of few packets.
 type spacing struct {
 	d     int64
-	grain int64  // 1000 where times are in microseconds, 0 where they are finer
 	hits  uint16 // copies at about that distance
 	fresh uint16 // packets since
 }
 
-func (g *spacing) near(d int64) bool {
-	tol := g.d/4 + 50 + g.grain
+// near reports whether d is about that distance, where times are multiples of grain.
+func (g *spacing) near(d, grain int64) bool {
+	tol := g.d/4 + 50 + min(grain, 1000)
 	return d-g.d <= tol && g.d-d <= tol
 }
 
-func (g *spacing) learn(d int64) {
+func (g *spacing) learn(d, grain int64) {
 	switch {
-	case g.hits > 0 && g.near(d):
+	case g.hits > 0 && g.near(d, grain):
 		g.d += (d - g.d) / 8
 		g.hits++
 	case g.hits > 4:
@@ -264,7 +264,7 @@ func (g *spacing) firm() bool { return g.hits >= 6 && 2*g.hits >= g.fresh }
 // the same packet before.
 func (w *Watcher) spaced(s *stream) bool {
 	g := &s.place.gap
-	return w.repeat >= 0 && g.hits > 0 && g.near(w.repeat)
+	return w.repeat >= 0 && g.hits > 0 && g.near(w.repeat, w.grain)
 }
 
 // twice reports whether the packet of which the current one, of flow s, may be a copy was
@@ -275,7 +275,7 @@ func (w *Watcher) twice(s *stream) bool {
 		return false
 	}
 	g := &w.streams[s.peer].place.gap
-	return g.hits > 0 && 2*g.hits >= g.fresh && g.near(w.repeat)
+	return g.hits > 0 && 2*g.hits >= g.fresh && g.near(w.repeat, w.grain)
 }
 
 // tells reports whether the IPv4 identification distinguishes packets.
@@ -297,10 +297,6 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	known := e != nil && w.now-e.at < maxFold && w.now-e.at > -maxFold
 	if !p.known {
 		p.known, p.id, p.hops = true, here, f.HopLimit
-		p.gap.grain = 1000
-	}
-	if w.now%1000 != 0 {
-		p.gap.grain = 0
 	}
 	if known && e.flow != s.id {
 		// The same in another VLAN or tunnel: a router has forwarded it, or it has no tag
@@ -335,7 +331,7 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	w.told = false
 	if known {
 		w.repeat = max(0, w.now-e.at)
-		if p.gap.firm() && p.gap.near(w.repeat) && e.flags&isTwice == 0 {
+		if p.gap.firm() && p.gap.near(w.repeat, w.grain) && e.flags&isTwice == 0 {
 			e.flags |= isTwice // one more is a retransmission
 			return s
 		}
@@ -402,7 +398,7 @@ func (w *Watcher) copied(s *stream) {
 	p := &w.f.Packet
 	switch {
 	case !w.told:
-		s.place.gap.learn(w.repeat)
+		s.place.gap.learn(w.repeat, w.grain)
 		w.leave(ResentUnknown, ReasonCopies, 1)
 	case p.Opcode.Class() == bth.Response && s.peer >= 0 && w.streams[s.peer].req != nil:
 		w.streams[s.peer].req.nearer(p.PSN, w.frames)

@@ -156,11 +156,22 @@ func (x *exchange) addRead() *read {
 // newest returns the newest read, of which there is one.
 func (x *exchange) newest() *read { return &x.reads[len(x.reads)-1] }
 
+// open returns the READ of unknown span that nothing is seen behind, which there is where
+// spanOpen says so. One that was lost and retransmitted may have been added since.
+func (x *exchange) open() *read {
+	for i := len(x.reads) - 1; i > 0; i-- {
+		if x.reads[i].is(isOpen) {
+			return &x.reads[i]
+		}
+	}
+	return &x.reads[0]
+}
+
 // read returns the newest READ or atomic that has PSN u, or nil.
 func (x *exchange) read(u uint64) *read {
 	for i := len(x.reads) - 1; i >= 0; i-- {
 		d := &x.reads[i]
-		if u >= d.start && (u < d.end || d.is(isOpen) && i == len(x.reads)-1 && u < d.most()) {
+		if u >= d.start && (u < d.end || d.is(isOpen) && x.spanOpen && u < d.most()) {
 			return d
 		}
 	}
@@ -211,8 +222,12 @@ func (x *exchange) tail(d *read) {
 // endSpan ends a READ of unknown span, when the next request seen has PSN u. There may have
 // been others in between that were not seen.
 func (x *exchange) endSpan(u uint64) {
-	d := x.newest()
+	d := x.open()
 	x.spanOpen = false
+	if !d.is(isOpen) {
+		x.next = u
+		return // it is forgotten
+	}
 	d.flags = d.flags&^isOpen | isGuessed
 	whole := d.to == d.end
 	d.end = max(u, d.start+1)

@@ -59,7 +59,7 @@ func (x *exchange) ends(a, u uint64) (ends, unseen, least uint32, ok bool) {
 			hole = true
 			continue
 		}
-		if hole && whole && v == d.start {
+		if hole && whole && v == d.start && !d.is(isPartial) {
 			least++
 		}
 		hole, whole = false, true

@@ -182,7 +182,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		}
 		x := t.req
 		u := psn.Unwrap(x.next, w.f.Packet.PSN)
-		ahead := u >= x.next && !(x.spanOpen && u < x.newest().most())
+		ahead := u >= x.next && !(x.spanOpen && u < x.open().most())
 		before := u < x.acked && !(w.cfg.Complete && x.acked == x.first && u+64 >= x.first)
 		if before || ahead && (!w.cfg.Complete || u >= x.next+64) {
 			continue

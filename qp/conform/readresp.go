@@ -110,7 +110,7 @@ func (w *Watcher) repeated(s *stream, x *exchange, d *read, again bool) {
 		s.Duplicates++
 		x.signs.copies++
 		if w.repeat >= 0 {
-			s.place.gap.learn(w.repeat)
+			s.place.gap.learn(w.repeat, w.grain)
 		}
 		w.report(s, DuplicateResponse, 0, 0, 0)
 		return

@@ -212,8 +212,9 @@ func (w *Watcher) goesOnBehind(s *stream, x *exchange, u uint64) bool {
 func (w *Watcher) firstSight(s *stream, x *exchange, u uint64, payload int) {
 	p := &w.f.Packet
 	w.good(s, payload)
-	n := w.enter(s, x, u, payload)
-	if !answered(p.Opcode) || n == 1 && !x.spanOpen {
+	open := x.spanOpen
+	w.enter(s, x, u, payload)
+	if !answered(p.Opcode) {
 		return
 	}
 	// Its span ends where the next request begins.
@@ -221,7 +222,7 @@ func (w *Watcher) firstSight(s *stream, x *exchange, u uint64, payload int) {
 	if !d.is(isOpen) {
 		return
 	}
-	x.spanOpen = false
+	x.spanOpen = open
 	d.flags = d.flags&^isOpen | isGuessed
 	for d.end < x.next && x.log.at(d.end) == nil && d.end-u < uint64(w.cfg.Window) {
 		d.end++

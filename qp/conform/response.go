@@ -280,7 +280,7 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 		s.Acks--
 		x.signs.copies++
 		if w.repeat >= 0 {
-			s.place.gap.learn(w.repeat)
+			s.place.gap.learn(w.repeat, w.grain)
 		}
 		w.report(s, DuplicateResponse, 0, 0, s.rsp.lastFrame)
 	}
