@@ -62,6 +62,43 @@ func TestQueuesAgainstSorting(t *testing.T) {
 	require.Greater(t, len(shifts), 5, "slots of many lengths were used: %v", shifts)
 }
 
+// A host's timer fires at its deadline, however often that has moved, to earlier times and
+// to later ones; of the events that this takes only a few wait at a time.
+func TestTimerFiresAtDeadline(t *testing.T) {
+	n := New(Config{})
+	h, err := n.AddHost(HostConfig{}) // its port waits for nothing: timer does nothing else
+	require.NoError(t, err)
+	rng, e, now, most := rand.New(rand.NewPCG(3, 4)), n.engines[0], int64(0), 0
+	for range 20_000 {
+		due := now + 1 + rng.Int64N(1<<rng.IntN(24))
+		h.setTimer(due)
+		for moves := rng.IntN(4); ; {
+			ev := e.queue.first()
+			require.NotNil(t, ev)
+			require.LessOrEqual(t, ev.at, due)
+			require.GreaterOrEqual(t, ev.at, now)
+			now = ev.at
+			e.queue.pop()
+			k := h.timers.n
+			fires := k != 0 && h.timers.at[k-1] == now
+			h.timer(now)
+			most = max(most, e.queue.len())
+			require.Equal(t, e.queue.len(), e.timers)
+			if fires && now == due {
+				break
+			}
+			if fires {
+				h.setTimer(due)
+			}
+			if moves--; moves > 0 {
+				due = now + 1 + rng.Int64N(1<<rng.IntN(24))
+				h.setTimer(due)
+			}
+		}
+	}
+	require.Less(t, most, 40)
+}
+
 func TestChance(t *testing.T) {
 	require.Zero(t, newChance(0))
 	require.Zero(t, newChance(-1))
