@@ -187,6 +187,72 @@ func TestFieldReadEnd(t *testing.T) {
 	}
 }
 
+// A report from the field is often a capture of few packets, which begins with them. Where
+// no other flow is between two hosts, a response that fits a request exactly is to that
+// request, and what contradicts it afterwards is wrong.
+func TestFieldFewPackets(t *testing.T) {
+	acked := func(n uint32, msn func(i uint32) uint32) *talk {
+		k := newTalk()
+		for i := range n {
+			k.req(bth.RCSendOnly, 1000+i, 4).ack(1000+i, msn(i))
+		}
+		return k
+	}
+	refused := func(syn aeth.Syndrome) *talk {
+		k := newTalk().req(bth.RCWriteOnly, 1000, 4).resp(bth.RCAcknowledge, 1000, syn, 0, 0)
+		for i := range uint32(3) {
+			k.now = k.now.Add(time.Millisecond)
+			k.req(bth.RCWriteOnly, 1001+i, 4).ack(1001+i, i+1)
+		}
+		return k
+	}
+	atomic := newTalk().req(bth.RCFetchAdd, 1000, 0)
+	for name, c := range map[string]struct {
+		k    *talk
+		want conform.Check
+	}{
+		"MSN stands still":                {acked(2, func(uint32) uint32 { return 5 }), conform.MSNWrong},
+		"MSN rises by 2":                  {acked(2, func(i uint32) uint32 { return 2 * i }), conform.MSNWrong},
+		"MSN falls":                       {acked(3, func(i uint32) uint32 { return 9 - i }), conform.MSNWrong},
+		"responses after invalid request": {refused(0x61), conform.DeadAnswers},
+		"responses after access error":    {refused(0x62), conform.DeadAnswers},
+		"atomic acknowledgement of a READ": {newTalk().req(bth.RCReadRequest, 1000, 8).
+			resp(bth.RCAtomicAcknowledge, 1000, 0x1f, 1, 0), conform.AtomicOutside},
+		"READ response to an atomic": {atomic.resp(bth.RCReadResponseOnly, 1000, 0x1f, 1, 8), conform.ReadOutside},
+	} {
+		_, all := watch(t, conform.Config{}, c.k.recs)
+		require.NotZero(t, breaches(all)[c.want], name)
+		require.Len(t, breaches(all), 1, name)
+		for _, f := range all {
+			if f.Severity == conform.Breach {
+				require.Equal(t, "192.0.2.2", f.Src.String(), name)
+			}
+		}
+	}
+}
+
+// A snapshot length that keeps XRCETH of a Last, and not all headers of its First, in
+// which XRCETH is too. Rule XR-2.
+func TestFieldXRCSnap(t *testing.T) {
+	write := func(last uint32) []rec {
+		k := newTalk()
+		f := k.frame(1, bth.XRC.Opcode(bth.WriteFirst), 1000)
+		f.Packet.XRCETH.SRQ, f.Packet.RETH = 5, reth.Header{VA: 0x1000, RKey: 7, DMALen: 1500}
+		f.Packet.SetPayload(make([]byte, 1024))
+		k.put(f)
+		f = k.frame(1, bth.XRC.Opcode(bth.WriteLast), 1001)
+		f.Packet.XRCETH.SRQ, f.Packet.AckReq = last, true
+		f.Packet.SetPayload(make([]byte, 476))
+		return k.put(f).recs
+	}
+	for n := 54; n < 90; n++ {
+		_, all := watch(t, conform.Config{}, snap(write(5), n))
+		require.Empty(t, breaches(all), n)
+	}
+	_, all := watch(t, conform.Config{}, write(6))
+	require.Equal(t, map[conform.Check]int{conform.XRCOtherSRQ: 1}, breaches(all))
+}
+
 // A receive is consumed by the first packet of a SEND: that is the one to refuse.
 // Rule RS-09.
 func TestFieldRNRInside(t *testing.T) {

@@ -103,7 +103,8 @@ func (w *Watcher) lively(yield func(*stream) bool) {
 // mispaired is called when a response contradicts its request. It separates a pair that was
 // guessed and is not yet certain, where the response may belong to another flow.
 func (w *Watcher) mispaired(s *stream) bool {
-	if s.pairedBy != pairGuessed || s.hits >= sureHits || s.peer < 0 || !w.early(s) && !w.rivals(s) {
+	if s.pairedBy != pairGuessed || s.hits >= sureHits || s.peer < 0 ||
+		!(w.early(s) && !(s.firm && w.only(s))) && !w.rivals(s) {
 		return false
 	}
 	p := w.streams[s.peer]
@@ -195,7 +196,7 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 		} else if recent || n <= 9 {
 			continue
 		}
-		if d := x.read(u); fits == unfit && w.early(s) && !(d != nil && d.op.Operation() == bth.ReadRequest && op.ReadResponse()) {
+		if fits == unfit && w.early(s) && (x.read(u) == nil || op.Operation() == bth.Acknowledge) {
 			continue
 		}
 		if t.qp == s.qp {
@@ -214,8 +215,8 @@ func (w *Watcher) candidate(s *stream, recent bool) *stream {
 			unique = false
 		}
 	}
-	if !unique {
-		return nil
+	if best == nil || !unique {
+		return nil // s may have a peer, and be sure of it
 	}
 	s.firm = firm
 	return best

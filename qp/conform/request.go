@@ -181,7 +181,7 @@ func (w *Watcher) enter(s *stream, x *exchange, u uint64, payload int) uint64 {
 		x.took++
 	}
 	e := x.log.slot(u)
-	*e = entry{psn: u, first: w.now, last: w.now, start: w.now, frame: w.frames, op: op, sends: 1, srq: p.XRCETH.SRQ, takes: x.took, flags: flags}
+	*e = entry{psn: u, first: w.now, last: w.now, start: w.now, frame: w.frames, op: op, sends: 1, srq: w.srq(), takes: x.took, flags: flags}
 	if w.full && !w.f.Truncated() && op.Service() != bth.UC {
 		e.flags |= hasContent
 		w.content(&e.content)
@@ -198,6 +198,17 @@ func (w *Watcher) enter(s *stream, x *exchange, u uint64, payload int) uint64 {
 		x.credit.spend(w, x, e)
 	}
 	return n
+}
+
+// noSRQ stands for the number of an SRQ that the capture has cut off.
+const noSRQ = 1 << 24
+
+// srq returns the number of the SRQ that the packet names.
+func (w *Watcher) srq() uint32 {
+	if !w.full {
+		return noSRQ
+	}
+	return w.f.Packet.XRCETH.SRQ
 }
 
 // follows judges e against the packet before it. Rules RS-05, RS-07, XR-2.
@@ -217,7 +228,7 @@ func (w *Watcher) follows(s *stream, x *exchange, prev, e *entry, payload int) {
 		w.report(s, OrderInMessage, uint64(prev.op), uint64(op), prev.frame)
 	default:
 		e.start = prev.start
-		if op.Service() == bth.XRC && w.full && e.srq != prev.srq {
+		if op.Service() == bth.XRC && e.srq != prev.srq && e.srq != noSRQ && prev.srq != noSRQ {
 			w.report(s, XRCOtherSRQ, uint64(prev.srq), uint64(e.srq), prev.frame)
 		}
 		if prev.flags&hasLeft == 0 || !op.Write() {
