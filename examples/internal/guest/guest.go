@@ -51,10 +51,10 @@ func Boot(t testing.TB, image string, here, there int, args ...string) *Guest {
 	t.Helper()
 	dir := scripts(t)
 	prepare := exec.Command(filepath.Join(dir, "prepare"))
-	args = append([]string{strconv.Itoa(here), strconv.Itoa(there)}, args...)
+	first := []string{strconv.Itoa(here), strconv.Itoa(there), "--socket", "3"}
 	if image != "" {
 		prepare.Args = append(prepare.Args, image)
-		args = append(args, "--image", image)
+		first = append(first, "--image", image)
 	}
 	if out, err := prepare.CombinedOutput(); err != nil {
 		t.Fatalf("guest/prepare: %v\n%s", err, out)
@@ -62,7 +62,7 @@ func Boot(t testing.TB, image string, here, there int, args ...string) *Guest {
 	card, err := socket(here, there)
 	require.NoError(t, err)
 	defer card.Close()
-	g := &Guest{cmd: exec.Command(filepath.Join(dir, "run"), append(args, "--socket", "3")...)}
+	g := &Guest{cmd: exec.Command(filepath.Join(dir, "run"), append(first, args...)...)}
 	g.cmd.ExtraFiles = []*os.File{card}
 	g.in, err = g.cmd.StdinPipe()
 	require.NoError(t, err)
