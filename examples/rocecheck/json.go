@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"time"
 
+	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp/conform"
 )
 
@@ -192,15 +194,25 @@ func (c *checker) writeTotals() {
 		}{"not_judged", r.String(), why.String(), n})
 		return true
 	})
+	type pauses struct {
+		Src    string `json:"src,omitempty"`
+		Frames uint64 `json:"frames"`
+		Resume uint64 `json:"resume"`
+		Time   int64  `json:"time"`
+	}
+	var senders [8][]pauses
+	c.w.PausesBy(func(mac frame.MAC, prio int, p conform.Pauses) bool {
+		senders[prio] = append(senders[prio], pauses{net.HardwareAddr(mac[:]).String(), p.Frames, p.Resume, int64(p.Time)})
+		return true
+	})
 	for prio := range 8 {
 		if p := c.w.Pauses(prio); p.Frames+p.Resume > 0 {
 			c.emit(struct {
 				Type     string `json:"type"`
 				Priority int    `json:"priority"`
-				Frames   uint64 `json:"frames"`
-				Resume   uint64 `json:"resume"`
-				Time     int64  `json:"time"`
-			}{"pause", prio, p.Frames, p.Resume, int64(p.Time)})
+				pauses
+				Senders []pauses `json:"senders"`
+			}{"pause", prio, pauses{"", p.Frames, p.Resume, int64(p.Time)}, senders[prio]})
 		}
 	}
 	total := c.w.Total()

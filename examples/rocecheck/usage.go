@@ -60,7 +60,8 @@ filter (for Wireshark). "not_judged": rule, reason, cases. "interval", with
 -follow: time and what was counted since the last. "flow", one for each direction:
 src, dst, qp, peer_qp, service, mtu, and the metrics, durations in nanoseconds.
 "qp", one for each QP: addr, qp, peer_addr, peer_qp, and what it sent (_tx) and
-received (_rx). "pause": priority, frames, resume, time. "total": files,
+received (_rx). "pause": priority, frames, resume, time, and senders, which has
+the same by src. "total": files,
 all_frames, roce_frames, breaches, notes, events, flows, and the metrics of all
 flows. QP numbers are "0x..." strings.
 

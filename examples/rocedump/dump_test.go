@@ -104,8 +104,9 @@ type object struct {
 	Error   string `json:"error"`
 	Skipped string `json:"skipped"`
 	PFC     *struct {
-		Enable []int `json:"enable"`
-		Quanta []int `json:"quanta"`
+		Src    string `json:"src"`
+		Enable []int  `json:"enable"`
+		Quanta []int  `json:"quanta"`
 	} `json:"pfc"`
 }
 

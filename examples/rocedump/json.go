@@ -40,15 +40,16 @@ func (j *jsonLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 		b = append(b, `,"skipped":"`...)
 		b = d.appendOther(b, why)
 		return append(b, "\"}\n"...)
-	case isPause:
-		return appendPause(b, &d.pause)
 	}
-	f := &d.frame
 	if d.rec.HasTime {
 		b = append(b, `,"time":"`...)
 		b = j.time.append(b, d.rec.Time)
 		b = append(b, '"')
 	}
+	if v == isPause {
+		return appendPause(b, &d.pause)
+	}
+	f := &d.frame
 	b = appendOuter(b, &f.Outer)
 	b = appendVLANs(b, f.VLAN[:f.VLANs])
 	b = appendNet(b, f.Net, f.Src, f.Dst)
@@ -133,8 +134,20 @@ func appendNet(b []byte, net frame.Net, src, dst netip.Addr) []byte {
 	return append(b, '"')
 }
 
+func appendMAC(b []byte, mac [6]byte) []byte {
+	for i, v := range mac {
+		if i > 0 {
+			b = append(b, ':')
+		}
+		b = appendHex(b, uint64(v), 2)
+	}
+	return b
+}
+
 func appendPause(b []byte, p *pfc.Frame) []byte {
-	b = append(b, `,"pfc":{"enable":[`...)
+	b = append(b, `,"pfc":{"src":"`...)
+	b = appendMAC(b, p.Src)
+	b = append(b, `","enable":[`...)
 	comma := false
 	for prio := range pfc.Priorities {
 		if _, ok := p.Time(prio); ok {

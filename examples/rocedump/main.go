@@ -366,7 +366,8 @@ of its opcode by name, payload (bytes), icrc (wire order), icrc_state (good, bad
 or, where less than the packet was captured, unchecked). Addresses, keys and
 64-bit data are "0x..." strings. ip_checksum is "bad" if that of the IPv4 header
 is wrong; 0 counts as computed by the adapter later. A frame that says it is
-RoCE but cannot be decoded has file, frame, error.
+RoCE but cannot be decoded has file, frame, error. PFC and PAUSE frames have
+file, frame, time, pfc {src, enable (priorities), quanta}.
 
 With -mrc, a line of text has R among the flags for what was sent again, and
 ends with the packet's entropy value (ev). A JSON line has rtx and ts in bth;

@@ -248,6 +248,8 @@ func TestOther(t *testing.T) {
 	require.Equal(t, "nak", got[4].AETH.Kind)
 	require.Equal(t, 2, *got[4].AETH.Value)
 
+	require.NotEmpty(t, got[5].Time)
+	require.Equal(t, "02:00:00:00:00:00", got[5].PFC.Src)
 	require.Equal(t, []int{3, 5}, got[5].PFC.Enable)
 	require.Equal(t, []int{0, 0, 0, 0xffff, 0, 0, 0, 0}, got[5].PFC.Quanta)
 	require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7}, got[6].PFC.Enable)
@@ -264,8 +266,8 @@ func TestOther(t *testing.T) {
      3 01:46:40.000000005 fe80::1     > fe80::2     XRC_SEND_ONLY_IMM        qp 0xabcdef psn 16777214 -SC-     5 B icrc good srq 0x000007 imm 0x00000008 v1
      4 01:46:40.000000005 192.0.2.1   > 192.0.2.2   RD_COMPARE_SWAP          qp 0xabcdef psn 16777214 -SC-     0 B icrc good ee 0x000004 qkey 0x00000005 src 0x000006 va 0x0000000000000009 rkey 0x0000000a compare 0x000000000000000c swap 0x000000000000000b
      5 01:46:40.000000005 192.0.2.1   > 192.0.2.2   RC_ACKNOWLEDGE           qp 0xabcdef psn 16777214 -SC-     0 B icrc good nak remote access error msn 13
-     6 01:46:40.000000005 PFC priority 3 quanta 65535 priority 5 quanta 0
-     7 01:46:40.000000005 PAUSE quanta 7
+     6 01:46:40.000000005 PFC from 02:00:00:00:00:00 priority 3 quanta 65535 priority 5 quanta 0
+     7 01:46:40.000000005 PAUSE from 02:00:00:00:00:00 quanta 7
      8 01:46:40.000000005 frame: not RoCE: IEEE 802.3
 `, out)
 

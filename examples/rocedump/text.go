@@ -221,6 +221,7 @@ func aethText(b []byte, h *aeth.Header) []byte {
 
 func pauseText(b []byte, p *pfc.Frame) []byte {
 	b = append(b, p.Opcode.String()...)
+	b = appendMAC(append(b, " from "...), p.Src)
 	if p.Opcode == pfc.Pause {
 		return num(b, " quanta ", uint64(p.Quanta[0]))
 	}
