@@ -592,3 +592,32 @@ func TestSoundPorts(t *testing.T) {
 		}
 	}
 }
+
+// TestCutPorts: of packets that the capture has without their ICRC, one may be damaged, and
+// accuses nobody; what a port does in each of them is told.
+func TestCutPorts(t *testing.T) {
+	i := slices.IndexFunc(brokenPorts, func(b broken) bool { return b.name == "transport version 1 in WRITEs" })
+	cut := snap(breakPort(t, &brokenPorts[i], 0), 80)
+	require.Greater(t, breaches(second(watch(t, conform.Config{}, cut)))[conform.VersionNotZero], 2)
+
+	sound := broken{make: func(*wire) {}}
+	recs := snap(breakPort(t, &sound, 0), 80)
+	n := 0
+	for i := range recs {
+		if len(recs[i].data) == 80 && n < 2 {
+			recs[i].data = slices.Clone(recs[i].data)
+			recs[i].data[43] |= 1 // TVer
+			n++
+		}
+	}
+	w, all := watch(t, conform.Config{}, recs)
+	require.Empty(t, breaches(all))
+	left := uint64(0)
+	w.NotJudged(func(r conform.Rule, why conform.Reason, k uint64) bool {
+		if r == conform.VersionNotZero.Rule() && why == conform.ReasonSnaplen {
+			left += k
+		}
+		return true
+	})
+	require.Equal(t, uint64(2), left)
+}

@@ -382,10 +382,11 @@ func tallyOf(c *conform.Counters) tally {
 // Where the requester is, the tap sees all that makes it go back. Elsewhere some of
 // that cannot be known: of what was lost before the tap and sent again by the timer
 // nothing was seen before. There the count lies between what a tap could see (see
-// hidden) and what happened. Two things are not as good as that yet: in the middle,
-// where the network reorders 3 % of the packets by a third of the round trip, late
-// packets of one retransmission are taken for copies; and at two interfaces one implied
-// NAK of forty is missed. Two taps merged into one capture, without IPv4
+// hidden) and what happened. Two things are not as good as that yet, in 400 networks: in
+// the middle, where the network reorders 3 % of the packets by a third of the round trip,
+// late packets count as 3 % more NAKs, and where it copies and loses some besides, a
+// retransmission whose NAK is not seen is taken for copies (1.2 % of the packets sent
+// again); and at two interfaces one implied NAK of thirty is missed. Two taps merged into one capture, without IPv4
 // identifications, leave more open: there the watcher is to say so (ReasonCopies)
 // where its counts are not what happened.
 func TestTruth(t *testing.T) {
@@ -494,7 +495,7 @@ func TestTruth(t *testing.T) {
 	}
 	mirrors[0].within(t, mirrors[1], tally{}, percent, "through mirror ports")
 	require.LessOrEqual(t, otherwise, runs/200, "captures that count otherwise through mirror ports")
-	far[0].within(t, far[1], unseen.plus(far[1], 0.06), elsewhere, "in the middle")
+	far[0].within(t, far[1], unseen, 4*percent, "in the middle")
 	among[0].within(t, among[1], tally{Implied: among[1].Implied / 40}, elsewhere, "at two interfaces")
 	require.LessOrEqual(t, nearFar, runs/500)
 	require.Empty(t, breaches)
@@ -546,12 +547,6 @@ func hidden(recs []rec, backs []conform.Finding) (n tally) {
 		}
 	}
 	return n
-}
-
-// plus is t with a share of what was sent again in want.
-func (t tally) plus(want tally, share float64) tally {
-	t.Retransmitted += uint64(share * float64(want.Retransmitted))
-	return t
 }
 
 // requests counts the request packets that host i sent, as far as recs has them whole.
