@@ -28,7 +28,7 @@ what it took.
                   each port send messages of one packet up to 3 MB to each other,
                   at 70 % of their links' rate
   -control LIST   some of these, or all (default off,dcqcn,hpcc,swift,timely)
-      off         no congestion control, PFC alone
+      off         no congestion control, only PFC
       dcqcn       DCQCN with the values of the SIGCOMM 2015 paper
       nvidia      DCQCN as ConnectX-5 and 6 Dx have it, with their defaults
       ns3         what the ns-3 code of HPCC calls DCQCN
@@ -45,8 +45,8 @@ what it took.
                   kilobytes, and the percentage at kmax (default up to 40 Gb/s 5, 200,
                   1; above 100 and 400 for each 25 Gb/s, 20)
   -pfc=false      let switches drop instead of pausing
-  -selective      connections send again only what is lost, instead of going back
-  -seed N         another seed, another run; the same seed, the same (default 1)
+  -selective      connections retransmit only what is lost, instead of going back
+  -seed N         seed of the run: the same seed gives the same run (default 1)
   -json           a JSON object a line for each run instead of the tables
   -shard I/N      only runs I, I+N, I+2N ... of those that the options give, for many
                   machines: lines of all N shards put together are those of one

@@ -10,7 +10,7 @@ of 100 Gb/s and 2 us each way that loses packets in both directions. Prints a
 table, the same by a model, and where each curve falls to half.
 
 Connections go back to the lost packet, as RoCE has it; one curve for each MTU
-sends again only what is lost (selective repeat, rules SR-1 to SR-6).
+retransmits only what is lost (selective repeat, rules SR-1 to SR-6).
 
   -mtu LIST     path MTUs, bytes (default 256,1024,4096)
   -size LIST    message sizes, bytes, K and M for binary thousands and millions
@@ -22,9 +22,9 @@ sends again only what is lost (selective repeat, rules SR-1 to SR-6).
   -packets N    packets of data to deliver for a point (default 100000); from
                 0.02 % loss on up to 8 times as many, until there were 30
                 timeouts or the goodput is known to 10 %: timeouts are rare and
-                long, and a point that saw few of them is luck. Such a point has
+                long, and a point with few of them is not reliable. It has
                 a ? in the table, and its bounds in -json
-  -seed N       another seed, another run; the same seed, the same (default 1)
+  -seed N       seed of the run: the same seed gives the same run (default 1)
   -json         a JSON object a line for each point instead of the table
   -o FILE.svg   also draw the curves
   -h            this text

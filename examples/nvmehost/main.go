@@ -59,7 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	fs.Usage = func() { fmt.Fprint(fs.Output(), usage); fs.PrintDefaults() }
 	o.wire.Register(fs)
 	fs.StringVar(&o.to, "to", "", "the target's `address:port`; without a port, 4420")
-	fs.StringVar(&o.nqn, "nqn", "", "the subsystem's `name`; empty: the first that discovery tells of")
+	fs.StringVar(&o.nqn, "nqn", "", "the subsystem's `name`; empty: the first that discovery lists")
 	fs.StringVar(&o.host, "hostnqn", "nqn.2014-08.org.nvmexpress:uuid:00112233-4455-4677-8899-aabbccddeeff", "this host's `name`")
 	fs.Int64Var(&o.verify, "verify", 0, "write and compare so many `bytes` from the disk's beginning on")
 	fs.IntVar(&o.max, "max", 131072, "most `bytes` of a command, 512 to 1048576")

@@ -33,10 +33,10 @@ file, and the discovery subsystem, at port 4420. A Linux host uses it with
 and finds a disk /dev/nvmeXn1. nvmehost, beside this program, is another host.
 
 ` + wire.Usage + `
-With SIGHUP the program looks at the file's size again: hosts hear of it, and their disk
+With SIGHUP the program reads the file's size again: hosts are notified, and their disk
 grows (truncate -s +1G disk.img; kill -HUP PID).
 The program ends on an interrupt, after it has flushed the file, and says what it did.
-On a terminal it shows every second what comes.
+On a terminal it shows every second what it receives.
 
 options:
 `

@@ -35,7 +35,7 @@ directions. Alice does to Bob one of each: a SEND, an RDMA WRITE, an RDMA READ,
 a FETCH_ADD and a COMPARE_SWAP. Prints each packet, then the outcome.
 
   -loss P     chance that a packet is lost, 0 to 1 (default 0.12)
-  -seed N     another seed, another run; the same seed, the same (default 2)
+  -seed N     seed of the run: the same seed gives the same run (default 2)
   -mtu N      path MTU: 256, 512, 1024, 2048 or 4096 (default 1024)
   -pcap FILE  also write what Alice's card sent and received, for rocedump or
               Wireshark
@@ -44,7 +44,7 @@ a FETCH_ADD and a COMPARE_SWAP. Prints each packet, then the outcome.
   -h          this text
 
 In the trace, A asks for an acknowledgement. Time is virtual: the run takes a few
-milliseconds of yours.
+milliseconds of real time.
 
 Exit code: 0 all work succeeded with the right data; 1 it did not; 2 bad usage, or
 a file that cannot be written.

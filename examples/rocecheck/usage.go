@@ -11,17 +11,17 @@ connection. Each file is judged for itself. FILE - is standard input.
   -json          print JSON instead of text: one object a line (see below)
   -html FILE     also write a page with the time lines of the worst connections;
                  it needs nothing from the network
-  -qp N[,N...]   report these QP numbers alone, and show them on the page
-  -host A[,A...] report connections of these addresses alone
-  -from T, -to T look at packets from then, till then: such as
+  -qp N[,N...]   report only these QP numbers, and show them on the page
+  -host A[,A...] report only connections of these addresses
+  -from T, -to T look only at packets from then, until then: such as
                  2026-01-31T12:00:00Z, or 1.5s after the first frame
   -write FILE    write the frames of breaches and notes, with what is said of them
                  as packet comments, to a pcapng file (with -all of events too)
   -baseline FILE leave out the kinds of findings that this capture shows too: what
                  is new since then, as when a device is fuzzed
-  -i INTERFACE   read from a network interface (Linux; needs CAP_NET_RAW) till
+  -i INTERFACE   read from a network interface (Linux; needs CAP_NET_RAW) until
                  Ctrl-C; implies -follow
-  -follow        read on when a file ends, till Ctrl-C; print a line of figures
+  -follow        read on when a file ends, until Ctrl-C; print a line of figures
                  each second, and close flows that are silent for a minute
   -interval D    the time between these lines (default 1s)
   -metrics ADDR  serve the figures at http://ADDR/metrics in the OpenMetrics text
@@ -31,11 +31,11 @@ connection. Each file is judged for itself. FILE - is standard input.
                  Wireshark filters are never broken
   -all           list every event, not only the first of a kind
   -complete      the capture has every connection from its first packet, both
-                 directions, and lost nothing: what is else a doubt is a breach
+                 directions, and lost nothing: doubtful cases are breaches
   -port N        UDP destination port of RoCE v2 (default 4791)
-  -rate R        link rate, such as 100G, that turns pause quanta into time
-  -timeout D     shortest acknowledgement time-out in use (default 10ms); what is
-                 sent again sooner was not sent again by a timer
+  -rate R        link rate, such as 100G, that converts pause quanta to time
+  -timeout D     shortest acknowledgement time-out in use (default 10ms);
+                 earlier retransmissions were not caused by a timer
   -cnp-gap D     least time between CNPs of a flow (default 4us; below 0: any)
   -explain RULE  print what a rule says, where it comes from, how sure that is,
                  and what tests hold it, such as RS-13 or ICRC; no FILE is needed
@@ -49,9 +49,9 @@ connection. Each file is judged for itself. FILE - is standard input.
                  (default low)
   -h             this text
 
-A breach is a broken rule. A note is a deviation that harms nobody who keeps the
-rules, or one that a loss by the capture would explain. An event is what a
-working network does too.
+A breach is a broken rule. A note is a deviation that does no harm to a peer that
+keeps the rules, or one that a loss by the capture would explain. An event also
+happens in a working network.
 
 A JSON line has a type. "finding": severity, rule, title (of the rule), check,
 file, frame (0 for what only the end shows), earlier (a frame that it depends
@@ -97,7 +97,7 @@ Examples:
       rocecheck -join trace.pcap trace.pcap1 trace.pcap2
   which rules were broken, with jq
       rocecheck -json trace.pcap | jq -c 'select(.severity == "breach")'
-  live, from a mirror port, till Ctrl-C, with figures for Prometheus
+  live, from a mirror port, until Ctrl-C, with figures for Prometheus
       rocecheck -i eth0 -metrics :9480
   live, from elsewhere
       ssh host tcpdump -i eth0 -U -w - | rocecheck -follow -

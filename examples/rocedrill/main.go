@@ -116,8 +116,8 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.IntVar(&o.mutations, "mutations", 100, "run `PERCENT` of the mutated packets of the robustness group")
 	fs.Uint64Var(&o.seed, "seed", 1, "of the mutated packets")
 	fs.DurationVar(&o.patience, "patience", 2*time.Second, "how long to wait for what a device outside must send")
-	fs.DurationVar(&o.reboot, "reboot", 3*time.Minute, "how long a host that died may take to start anew, with its agent")
-	fs.StringVar(&o.console, "console", "", "`FILE` that the console of the device's host is written to: what its kernel says when it dies")
+	fs.DurationVar(&o.reboot, "reboot", 3*time.Minute, "how long a host that crashed may take to start again, with its agent")
+	fs.StringVar(&o.console, "console", "", "`FILE` that the console of the device's host is written to: its kernel's messages when it crashes")
 	fs.StringVar(&o.title, "title", "", "`NAME` of the device on the card")
 }
 
@@ -437,14 +437,14 @@ func explain(w io.Writer, groups []*group, name string) (int, error) {
 	return 0, nil
 }
 
-const help = `Rocedrill sits across the wire from a RoCE v2 device and asks it, rule by rule, whether it
+const help = `Rocedrill is the peer of a RoCE v2 device and tests, rule by rule, whether the device
 follows the transport: packet scripts are played against it, and what it sends, completes
-and remembers is compared with what the rules say. It prints a report card.
+and remembers is compared with the rules. It prints a report card.
 
 Three ways to reach a device:
 
   its own host runs drill-agent (one C file over libibverbs, see agent/drill-agent.c),
-  which posts what it is told and says what completed. All groups but cm and programs:
+  which posts the requests that it receives and reports the completions. All groups but cm and programs:
       rocedrill -packet eth1 -ip 192.0.2.1 -dut 192.0.2.2 -agent 192.0.2.20:7175
 
   its own host runs a program of rdma-core that takes connections, unchanged: rping -s -P
@@ -457,10 +457,10 @@ Three ways to reach a device:
 -ip is an address that no host has: this program answers ARP for it itself. -list shows the
 scripts, -explain NAME what one is about and what it says, -only chooses.
 
-Verdicts: "follows"; "deviates", with the statement that did not hold and what came instead;
-"not applicable", for want of something at the device or of a way to it; "not reached", where
+Verdicts: "follows"; "deviates", with the statement that did not hold and what was received instead;
+"not applicable", because the device, or the way to reach it, lacks something; "not reached", where
 the script could not be played. A deviation is tried three times, and counts when it is seen
-at least twice. A device whose host dies is waited for (-reboot); its card says what it died of.
+at least twice. If the host of a device crashes, rocedrill waits for it (-reboot), and the card names the packet.
 
 Exit codes: 0 no deviation but those of -baseline, 1 a new deviation, 2 misuse, or nothing
 could be run.

@@ -343,7 +343,7 @@ read as far as they go, as those that the capture has cut.
              look into no tunnel
   -vxlan N,...
              UDP destination ports of VXLAN beside 4789 and 8472
-  -mrc       take opcodes 0xc0 to 0xdf, which are any manufacturer's, for those
+  -mrc       decode opcodes 0xc0 to 0xdf, which any manufacturer may use, as those
              of MRC 1.0 (Multipath Reliable Connection); experimental
   -mrc-trimmed N,...
              DSCP values that the network gives to MRC packets that its switches
@@ -369,12 +369,12 @@ is wrong; 0 counts as computed by the adapter later. A frame that says it is
 RoCE but cannot be decoded has file, frame, error. PFC and PAUSE frames have
 file, frame, time, pfc {src, enable (priorities), quanta}.
 
-With -mrc, a line of text has R among the flags for what was sent again, and
+With -mrc, a line of text has R among the flags for a retransmission, and
 ends with the packet's entropy value (ev). A JSON line has rtx and ts in bth;
 meth, tseth, seth, cc_state, neth, peth, erth and eeth with the fields of MRC's
 tables; and trimmed where -mrc-trimmed says so. The op of an endpoint response
-is its request's, where the capture has that. -summary counts what was sent
-again, trimmed packets, verdicts of SACKs and reasons of NACKs besides.
+is its request's, where the capture has that. -summary also counts
+retransmissions, trimmed packets, verdicts of SACKs and reasons of NACKs.
 
 Exit code: 0 all is well; 1 something is wrong: a bad ICRC or IPv4 header
 checksum, a RoCE frame that cannot be decoded, or a file that ends in the middle

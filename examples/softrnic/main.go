@@ -35,12 +35,12 @@ names, and serves a region and a receive queue, or does what -op says.
 
 ` + wire.Usage + `
 A UDP socket does not show the IP header that a packet's ICRC covers. All of it is
-known but the 16-bit identification that the sender chose (IPv4): a packet is taken
-whose ICRC is right for some identification. A corrupted packet passes with
-probability 2^-16 instead of 2^-32. -strict takes identification 0 alone, which is
-what this program sends, with -strict to its own host, too; the Linux driver counts it
-up. The socket sends with Don't Fragment, needs peers that set Don't Fragment and no
-IP options, sends from port 4791 alone, and knows nothing of ECN, VLANs and DSCP.
+known except the 16-bit identification that the sender chose (IPv4): a packet is
+accepted if its ICRC is right for some identification. A corrupted packet is accepted
+with probability 2^-16 instead of 2^-32. -strict accepts only identification 0, which is
+what this program sends, with -strict to its own host, too; the Linux driver increments
+it. The socket sends with Don't Fragment, needs peers that set Don't Fragment and no
+IP options, sends from port 4791 only, and supports neither ECN nor VLANs nor DSCP.
 
 options:
 `

@@ -345,7 +345,7 @@ and input give the same output.
   -speed FACTOR  times of the output: recorded (the default), or so many times as
                  fast: 2 halves the gaps, 0 removes them
   -port N        UDP destination port of RoCE v2 (default 4791)
-  -mrc           opcodes 0xc0 to 0xdf, which are any manufacturer's, are those of
+  -mrc           opcodes 0xc0 to 0xdf, which any manufacturer may use, are those of
                  MRC 1.0, and its headers are changed too (experimental)
   -log FILE      write a line for each frame that says what was done to it
   -h             this text
@@ -364,7 +364,7 @@ Examples:
       mutate -in a.pcap -out b.pcap -seed 1 -n 10000
   does the device check the ICRC before it acts?
       mutate -in a.pcap -out b.pcap -icrc bad -kinds none
-  retransmission under fire: order alone, half of the frames untouched
+  retransmission: only the order is changed, half of the frames are untouched
       mutate -in a.pcap -out b.pcap -kinds sequence -keep 50
   nothing that leaves the protocol
       mutate -in a.pcap -out b.pcap -kinds=-escape,-malform
