@@ -343,8 +343,8 @@ read as far as they go, as those that the capture has cut.
              look into no tunnel
   -vxlan N,...
              UDP destination ports of VXLAN beside 4789 and 8472
-  -mrc       decode opcodes 0xc0 to 0xdf, which any manufacturer may use, as those
-             of MRC 1.0 (Multipath Reliable Connection); experimental
+  -mrc       decode opcodes 0xc0 to 0xdf, which any manufacturer may use, as
+             those of MRC 1.0 (Multipath Reliable Connection); experimental
   -mrc-trimmed N,...
              DSCP values that the network gives to MRC packets that its switches
              have trimmed; they have no ICRC, and their lengths may disagree
