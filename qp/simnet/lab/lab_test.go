@@ -302,6 +302,9 @@ func TestSlowdowns(t *testing.T) {
 	require.Equal(t, lab.Bin{To: 100, Count: 1000, Over: 1000, P50: 500, P95: 950, P99: 990, P999: 999, MeanTime: 500}, b[0])
 	require.Equal(t, lab.Bin{From: 100, Count: 1}, b[1])
 	require.Equal(t, 1001, b[2].Count)
+	d := []time.Duration{3, 1, 2}
+	require.EqualValues(t, 2, lab.Percentile(d, 0.5))
+	require.Equal(t, []time.Duration{3, 1, 2}, d, "the flow's own order")
 	var line bytes.Buffer
 	require.NoError(t, lab.WriteJSON(&line, b[0]))
 	require.JSONEq(t, `{"from":0,"to":100,"count":1000,"over":1000,"p50":500,"p95":950,"p99":990,"p999":999,"mean_ns":500}`, line.String())
