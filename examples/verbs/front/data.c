@@ -1,4 +1,5 @@
 /* The data path: posts into rings, completions out of rings. */
+#define _GNU_SOURCE
 #include "objects.h"
 #include <sched.h>
 #include <sys/eventfd.h>
@@ -350,11 +351,15 @@ static int take(struct rv_cq *cq, struct rv_cqe *e)
 }
 
 /* idle has a thread that polls in vain let others have the processor: the engine is one
- * of them. */
+ * of them. On one processor it sleeps: threads that yield take turns with each other. */
 static void idle(struct rv_cq *cq)
 {
+	static int alone = -1;
+	cpu_set_t set;
+	if (alone < 0)
+		alone = !sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) == 1;
 	if (++cq->idle > 16)
-		sched_yield();
+		alone ? usleep(1) : sched_yield();
 }
 
 static int poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
