@@ -102,6 +102,7 @@ func (l *lab) start(t *testing.T, name string, args ...string) {
 // launch runs a program.
 func (l *lab) launch(t *testing.T, program, name string, args ...string) {
 	t.Helper()
+	l.stop(t, syscall.SIGKILL) // one that a failed test has left
 	l.runs++
 	l.said = new(said)
 	l.prog = exec.Command(filepath.Join(l.dir, program), append(l.wire(name), args...)...)
