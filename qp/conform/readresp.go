@@ -47,10 +47,12 @@ func (w *Watcher) readResponse(s *stream, x *exchange, payload int, hasAETH bool
 		w.allow(s, x, d.start)
 	}
 	again := u < d.high
-	if !d.vague() && x.answered >= d.end && !again && d.asks < 2 && !d.is(isPassed|isAgain) {
+	switch {
+	case d.vague() || x.answered < d.end || again || w.beside: // what is seen at another place alone is not late for that
+	case d.asks < 2 && !d.is(isPassed|isAgain):
 		w.doubt(s, x, ResponseLate, uint64(psn.Wrap(x.answered)), uint64(d.op), d.frame)
 		x.signs.late++
-	} else if !d.vague() && x.answered >= d.end && !again && !d.is(isAgain) && w.quick(d.lastT) {
+	case !d.is(isAgain) && w.quick(d.lastT):
 		w.doubt(s, x, ResponseLate, uint64(psn.Wrap(x.answered)), uint64(d.op), d.frame)
 	}
 	if atomic {
