@@ -620,4 +620,9 @@ func TestCutPorts(t *testing.T) {
 		return true
 	})
 	require.Equal(t, uint64(2), left)
+
+	// What is reported once a flow is told there, too.
+	recs = snap(rebuilt(breakPort(t, &sound, 0), func(_ int, f *frame.Frame) { f.DF = false }), 80)
+	_, all = watch(t, conform.Config{}, recs)
+	require.Equal(t, map[conform.Check]int{conform.IPv4NoDF: 2}, breaches(all))
 }

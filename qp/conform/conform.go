@@ -431,6 +431,7 @@ func (w *Watcher) reportAt(s *stream, c Check, want, got, earlier, at uint64, no
 	}
 	if f.Severity == Breach && w.vague && at == w.frames && s != nil && !s.insists(c) {
 		w.leave(c, ReasonSnaplen, 1)
+		s.forgo(c)
 		return
 	}
 	w.queue = append(w.queue, f)

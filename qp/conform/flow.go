@@ -254,6 +254,9 @@ func (s *stream) first(c Check) bool {
 	return true
 }
 
+// forgo takes back that c was reported for s.
+func (s *stream) forgo(c Check) { s.once[c/64&1] &^= 1 << (c % 64) }
+
 // void records the PSN of a packet that its receiver drops, so that neither its absence nor
 // a response to it counts as a fault.
 func (s *stream) void(p psn.PSN, now int64) {
