@@ -287,6 +287,9 @@ func TestHealth(t *testing.T) {
 	require.Equal(t, nvme.Success, do(nvme.Command{Opcode: nvme.SetFeatures, CDW10: [6]uint32{nvme.FeatureAsyncEvents, 1 << 2}}).status)
 	io := func(op nvme.Opcode, flags uint32) nvme.Status {
 		c := nvme.Command{Opcode: op, NSID: 1, CDW10: [6]uint32{2: flags}, SGL: nvme.SGL{Length: 512, Key: 2, Type: nvme.SGLKeyed}}
+		if op == nvme.DatasetManagement {
+			c.CDW10[1] = deallocate
+		}
 		l, _ := play(tgt, 1, enabled(tgt), make([]byte, 512), c.AppendTo(nil))
 		return l.responses[0].Status
 	}
@@ -300,6 +303,7 @@ func TestHealth(t *testing.T) {
 		require.EqualValues(t, 9, l.responses[len(l.responses)-1].CID, "the event")
 		require.Equal(t, nvme.WriteFault, io(nvme.Write, 0))
 		require.Equal(t, nvme.Success, io(nvme.Read, 0))
+		require.Equal(t, nvme.Success, io(nvme.DatasetManagement, 0), "of no blocks")
 		require.EqualValues(t, 1<<2, log()[0])
 		disk.full = false
 		require.Equal(t, nvme.Success, io(nvme.Write, 0))

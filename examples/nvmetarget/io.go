@@ -83,11 +83,11 @@ func (q *queue) dataset(s *slot) result {
 		if n == 0 {
 			continue
 		}
-		if err := q.t.store.zero(off, n); err != nil {
-			return q.stored(opDeallocate, err)
+		if r := q.stored(opDeallocate, q.t.store.zero(off, n)); r.status != nvme.Success {
+			return r
 		}
 	}
-	return q.stored(opDeallocate, nil)
+	return result{}
 }
 
 // span returns where n blocks are, in bytes, or false where the namespace does not have
