@@ -111,16 +111,6 @@ func BenchmarkBytes(b *testing.B) {
 	}
 }
 
-// mallocs returns the least allocations of f in some runs: something else in the
-// process may allocate meanwhile, but not each time.
-func mallocs(f func()) uint64 {
-	least := testenv.Mallocs(f)
-	for n := 1; n < 5 && least != 0; n++ {
-		least = min(least, testenv.Mallocs(f))
-	}
-	return least
-}
-
 // TestAllocsExchange counts over whole exchanges: every operation, posted,
 // carried as packets or as bytes, with and without loss, completed.
 func TestAllocsExchange(t *testing.T) {
@@ -168,7 +158,7 @@ func TestAllocsExchange(t *testing.T) {
 					bad += n
 				}
 			}
-			require.Zero(t, mallocs(exchange))
+			require.Zero(t, testenv.Mallocs(exchange))
 			require.Zero(t, bad)
 			require.Positive(t, posted)
 			require.Zero(t, posted%(300*2*int(qp.OpFlush+1)), "all requests were taken")
@@ -222,7 +212,7 @@ func TestAllocsCalls(t *testing.T) {
 		},
 	} {
 		if q.State() == qp.RTS { // a Modify that fails may allocate its error
-			require.Zero(t, mallocs(func() {
+			require.Zero(t, testenv.Mallocs(func() {
 				for range 100 {
 					f()
 				}

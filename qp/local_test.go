@@ -577,7 +577,7 @@ func TestKeyedNoAllocation(t *testing.T) {
 	p.SetPayload([]byte("hello"))
 	var out qp.Outgoing
 	var c qp.Completion
-	require.Zero(t, mallocs(func() {
+	require.Zero(t, testenv.Mallocs(func() {
 		for range 100 {
 			_ = q.PostSend(epoch, send)
 			_ = q.PostRecv(recv)

@@ -27,10 +27,18 @@ func setting(key string) string {
 	return ""
 }
 
-// Mallocs returns the allocations of f, by the runtime's count, which unlike
-// testing.AllocsPerRun is not rounded down. Something else in the process may
-// allocate meanwhile.
+// Mallocs returns the least allocations of up to five runs of f, by the runtime's count,
+// which unlike testing.AllocsPerRun is not rounded down. The runtime itself, or something
+// else in the process, may allocate during one run, but not during each.
 func Mallocs(f func()) uint64 {
+	least := once(f)
+	for n := 1; n < 5 && least != 0; n++ {
+		least = min(least, once(f))
+	}
+	return least
+}
+
+func once(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	f()
