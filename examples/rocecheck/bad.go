@@ -12,10 +12,10 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
-// maxComments bounds what is kept for -write.
+// maxComments bounds the number of comments kept for -write.
 const maxComments = 200_000
 
-// comment keeps what is said of a frame, for -write.
+// comment keeps the text of a finding as a comment of its frame, for -write.
 func (c *checker) comment(f *conform.Finding) {
 	if c.write == "" || f.Frame == 0 || f.Severity == conform.Event && !c.all {
 		return
@@ -88,6 +88,5 @@ func (c *checker) writeBad() (err error) {
 	return out.Flush()
 }
 
-// looksAt reports whether a record is in the time that is looked at, and is not
-// MRC's.
+// looksAt reports whether a record is in the time range of the filter and is not MRC.
 func (c *checker) looksAt(r *capture.Record) bool { return c.filter.inTime(r.Time, c.begin) }

@@ -7,7 +7,7 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
-// known are the kinds of findings that a capture of before shows.
+// known holds the kinds of findings that the baseline capture has.
 type known map[conform.Check]bool
 
 // readBaseline judges the capture that -baseline names.

@@ -12,7 +12,7 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
-// kind is one kind of mark on a time line. Later ones are drawn above.
+// kind is one kind of mark on a time line. Later kinds are drawn on top.
 type kind struct {
 	class string
 	name  string
@@ -40,10 +40,10 @@ const (
 	top, bottom    = 22.0, 30.0
 )
 
-// axis maps values to places.
+// axis maps values to coordinates.
 type axis struct {
 	lo, hi float64 // values
-	a, b   float64 // places
+	a, b   float64 // coordinates
 }
 
 func (x axis) at(v float64) float64 {
@@ -64,7 +64,7 @@ type scale interface {
 func (x axis) from() float64 { return x.a }
 func (x axis) to() float64   { return x.b }
 
-// maxHover is how many marks of a kind tell their packets.
+// maxHover is the largest number of marks of a kind that get a hover text.
 const maxHover = 400
 
 // cutLine is a time line of which idle parts are cut out.
@@ -72,8 +72,8 @@ type cutLine struct {
 	parts []axis
 }
 
-// cutIdle cuts out of x the time in which nothing was seen, where it is a large
-// part of all.
+// cutIdle cuts out of x the time in which no packet was seen, where it is a large part of the
+// whole.
 func cutIdle(seen []float64, x axis) cutLine {
 	slices.Sort(seen)
 	var parts []axis
@@ -86,7 +86,7 @@ func cutIdle(seen []float64, x axis) cutLine {
 	}
 	parts = append(parts, axis{lo: lo, hi: x.hi})
 	const cut = 14.0 // width of a cut
-	// Each part gets a share by its time, and some width in any case.
+	// Each part gets a width in proportion to its time, but at least a minimum.
 	whole, busy := x.b-x.a-cut*float64(len(parts)-1), 0.0
 	for _, p := range parts {
 		busy += p.hi - p.lo
@@ -201,8 +201,8 @@ func (c *checker) chartPSN(b *bytes.Buffer, h *half) {
 	if h.rsp != nil {
 		start = min(start, h.rsp.counters.First)
 	}
-	// PSNs relative to the first request: all points lie within half the circle
-	// of the one before.
+	// PSNs relative to the first request: each point is within half the PSN range (2^23) of
+	// the one before.
 	first := psn.PSN(0)
 	for _, s := range [...]*sample{&h.req.track.plain, &h.req.track.special} {
 		if i := slices.IndexFunc(s.points, func(p point) bool { return !p.rsp }); i >= 0 {
@@ -215,13 +215,13 @@ func (c *checker) chartPSN(b *bytes.Buffer, h *half) {
 		p    point
 	}
 	marks := make([][]mark, len(kinds))
-	y := axis{0, 4, chartH - bottom, top} // of whole numbers
+	y := axis{0, 4, chartH - bottom, top} // whole numbers
 	collect := func(s *sample, rsp bool) {
 		at, u := first, 0
 		for _, p := range s.points {
 			k := kindOf(p.class, rsp)
 			if k < 0 || p.rsp != rsp {
-				continue // of the other direction, whose PSNs are others
+				continue // of the other direction, which has its own PSNs
 			}
 			v := float64(u)
 			if p.class != conform.ClassCongestion {
@@ -273,7 +273,7 @@ func (c *checker) chartPSN(b *bytes.Buffer, h *half) {
 			continue
 		}
 		fmt.Fprintf(b, "<path class=%q d=\"", k.class)
-		// What falls on the same place is drawn once.
+		// Marks at the same coordinates are drawn once.
 		last := ""
 		for _, m := range marks[i] {
 			if s := fmt.Sprintf("M%.1f %.1fh0", line.at(m.t), y.at(m.y)); s != last {
@@ -300,8 +300,7 @@ func kindOf(class conform.Class, rsp bool) int {
 	return -1
 }
 
-// chartGoodput draws good payload over time: of the requests, and of the READ
-// responses that come back.
+// chartGoodput draws good payload over time: of the requests, and of the READ responses.
 func chartGoodput(b *bytes.Buffer, h *half) {
 	const w, hgt = 660.0, 200.0
 	start, end := h.req.counters.First, h.req.counters.Last

@@ -10,14 +10,13 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
-// filter chooses what is reported. Hosts and QPs choose findings and flows; all
-// packets are judged, since a connection is judged by both of its directions.
-// Times choose packets.
+// filter chooses what is reported. Hosts and QPs choose findings and flows; all packets are
+// judged, since a connection is judged by both of its directions. Times choose packets.
 type filter struct {
 	hosts    map[netip.Addr]bool
 	qps      map[uint32]bool
 	from, to time.Time
-	fromIn   time.Duration // after the first frame, where not negative
+	fromIn   time.Duration // after the first frame; negative: no limit
 	toIn     time.Duration
 }
 
@@ -45,8 +44,7 @@ func (f *filter) setHosts(s string) error {
 	return nil
 }
 
-// moment reads a time of day with date (RFC 3339), or a duration after the first
-// frame.
+// moment reads a date and time of day (RFC 3339), or a duration after the first frame.
 func moment(s string, at *time.Time, in *time.Duration) error {
 	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
 		*in = d
@@ -60,13 +58,13 @@ func moment(s string, at *time.Time, in *time.Duration) error {
 	return nil
 }
 
-// timed reports whether times choose packets.
+// timed reports whether the filter has a time limit.
 func (f *filter) timed() bool {
 	return f.fromIn >= 0 || f.toIn >= 0 || !f.from.IsZero() || !f.to.IsZero()
 }
 
-// inTime reports whether a frame of time t is looked at, the first being of
-// begin.
+// inTime reports whether a frame at time t is in the time range; begin is the time of the
+// first frame.
 func (f *filter) inTime(t, begin time.Time) bool {
 	return !(!f.from.IsZero() && t.Before(f.from) || !f.to.IsZero() && t.After(f.to) ||
 		f.fromIn >= 0 && t.Sub(begin) < f.fromIn || f.toIn >= 0 && t.Sub(begin) > f.toIn)
@@ -79,7 +77,7 @@ func (f *filter) keeps(src, dst netip.Addr, qp, peer uint32) bool {
 	return f.qps == nil || f.qps[qp] || peer != 0 && f.qps[peer]
 }
 
-// order says what is wrong with -from and -to together.
+// order returns an error text if -from is after -to.
 func (f *filter) order() string {
 	if f.toIn >= 0 && f.fromIn > f.toIn || !f.from.IsZero() && !f.to.IsZero() && f.from.After(f.to) {
 		return "-from is after -to: nothing lies between them"
@@ -87,13 +85,13 @@ func (f *filter) order() string {
 	return ""
 }
 
-// nothing reports that nothing was judged: the capture has no RoCE, or none that the
-// options ask for.
+// nothing reports that nothing was judged: the capture has no RoCE, or nothing that the
+// options select.
 func (c *checker) nothing() bool {
 	return !c.mrcSeen() && (c.w.RoCEFrames() == 0 || c.leftOut > 0 && len(c.flows) == 0 && c.breaches == 0)
 }
 
-// why says why there was nothing to judge.
+// why returns the reason that nothing was judged.
 func (c *checker) why() string {
 	switch {
 	case c.w.RoCEFrames() > 0:

@@ -9,8 +9,8 @@ import (
 	"github.com/roce-go/roce/qp/rules"
 )
 
-// hint says how much a rule matters, and what to look at when it is broken or
-// the event is frequent.
+// hint tells how serious a breach of a rule is, and what to check when it is broken or the
+// event is frequent.
 type hint struct {
 	weight int
 	text   string
@@ -53,7 +53,7 @@ func weight(r conform.Rule) int {
 	return 70
 }
 
-// advice returns what to look at, the most important first.
+// advice returns what to check, the most important first.
 func (c *checker) advice() []string {
 	var out []string
 	seen := map[conform.Rule]bool{}
@@ -69,8 +69,8 @@ func (c *checker) advice() []string {
 	return out
 }
 
-// explain prints the entry of a rule, or for a finding that is no numbered rule
-// what it means and what to look at.
+// explain prints the entry of a rule; for a finding without a numbered rule, its meaning and
+// what to check.
 func explain(w io.Writer, o *options, id string) error {
 	o.explained = true
 	if r, ok := rules.Find(id); ok {

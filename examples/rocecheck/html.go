@@ -15,14 +15,14 @@ import (
 // pageConnections is how many connections the page shows in detail.
 const pageConnections = 6
 
-// half is one direction of requests of a connection, and their answers.
+// half is one direction of requests of a connection, and their responses.
 type half struct {
 	req, rsp *flowRow // rsp may be nil
 	badness  uint64
 }
 
-// halves returns the directions that the page shows, worst first, or those of
-// the QPs that were asked for.
+// halves returns the directions that the page shows, worst first, or those of the QPs given
+// by -qp.
 func (c *checker) halves() []half {
 	bad := map[*flowRow]uint64{}
 	for _, g := range c.order {
@@ -69,8 +69,8 @@ func (c *checker) halves() []half {
 	return out
 }
 
-// writeHTML writes the page. It holds all that it needs: style and pictures are
-// inline, there is no script, and nothing is fetched.
+// writeHTML writes the page. It is self-contained: style and pictures are inline, there is no
+// script, and nothing is loaded.
 func (c *checker) writeHTML(b *bytes.Buffer) {
 	total := c.w.Total()
 	name := strings.Join(c.files, ", ")
@@ -112,7 +112,7 @@ func (c *checker) writeHTML(b *bytes.Buffer) {
 	b.WriteString("</body>\n</html>\n")
 }
 
-// htmlScreen writes what to know first.
+// htmlScreen writes the summary at the top of the page.
 func (c *checker) htmlScreen(b *bytes.Buffer, halves []half, total *conform.Counters) {
 	list := func(head string, items []string) {
 		if len(items) == 0 {

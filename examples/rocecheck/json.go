@@ -122,14 +122,14 @@ func (m jsonMetrics) MarshalJSON() ([]byte, error) {
 		LP99: l.P99, LP999: l.P999, CMin: c.Min, CAvg: c.Avg, CMax: c.Max, CP50: c.P50, CP99: c.P99, CP999: c.P999})
 }
 
-// emit writes the members of all objects as one line.
+// emit writes the members of all parts as one JSON object on one line.
 func (c *checker) emit(parts ...any) {
 	c.out.WriteByte('{')
 	first := true
 	for _, p := range parts {
 		b, err := json.Marshal(p)
 		if err != nil {
-			panic(err) // structs of numbers and strings
+			panic(err) // cannot happen: structs of numbers and strings
 		}
 		if b = b[1 : len(b)-1]; len(b) == 0 {
 			continue
@@ -160,7 +160,7 @@ func (c *checker) writeFinding(f *conform.Finding) {
 	}
 	b, err := json.Marshal(&j)
 	if err != nil {
-		panic(err) // numbers and strings
+		panic(err) // cannot happen: numbers and strings
 	}
 	c.out.Write(b)
 	c.werr = c.out.WriteByte('\n')
@@ -282,7 +282,7 @@ func (c *checker) writeQPs() {
 	}
 }
 
-// other returns the other direction of flow i, which sortFlows has put beside it.
+// other returns the other direction of flow i, which sortFlows has put next to it.
 func (c *checker) other(i int) *flowRow {
 	f := &c.flows[i]
 	for _, j := range [2]int{i + 1, i - 1} {

@@ -20,7 +20,7 @@ import (
 // idle is how long a flow may be silent before -follow closes and reports it.
 const idle = time.Minute
 
-// growing reads a file that another program still writes.
+// growing reads a file that another program is still writing.
 type growing struct {
 	f    *os.File
 	stop <-chan struct{}
@@ -40,8 +40,7 @@ func (g *growing) Read(b []byte) (int, error) {
 	}
 }
 
-// open opens what is to be judged. Progress is known for files alone, dropped for
-// interfaces.
+// open opens the input. Progress is known only for files, dropped frames only for interfaces.
 func (c *checker) open(name string, stdin io.Reader) (src capture.Source, file *capture.File, shut func(), err error) {
 	switch {
 	case c.iface != "":
@@ -96,7 +95,7 @@ func (c *checker) isInterrupted() bool {
 	}
 }
 
-// watchLive begins to print interval lines and to serve figures, as asked for. The
+// watchLive starts to print interval lines and to serve metrics, as the options request. The
 // function that it returns ends both.
 func (c *checker) watchLive() (end func(), err error) {
 	if !c.follow && c.metrics == "" {
@@ -137,7 +136,7 @@ func (c *checker) watchLive() (end func(), err error) {
 		if served != nil {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
-			_ = served.Shutdown(ctx) // what asks now still gets its answer
+			_ = served.Shutdown(ctx) // requests in progress still get their response
 		}
 	}, nil
 }

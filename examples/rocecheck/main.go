@@ -37,7 +37,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 type options struct {
 	json, all, join bool
-	explained       bool // a rule was printed: there is nothing else to do
+	explained       bool // a rule was printed: nothing else to do
 	html            string
 	write           string
 	baseline        string
@@ -45,7 +45,7 @@ type options struct {
 	metrics         string
 	follow          bool
 	interval        time.Duration
-	columns         int // of the text
+	columns         int // width of the text output
 	filter          filter
 	cfg             conform.Config
 	mrcOptions      input.MRC
@@ -196,8 +196,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return code
 }
 
-// worse returns the exit code of two captures: there is nothing to judge only where
-// all have nothing.
+// worse combines the exit codes of two captures: the result is exitNone only if all captures
+// had nothing to judge.
 func worse(a, b int, first bool) int {
 	switch {
 	case first:
@@ -208,7 +208,7 @@ func worse(a, b int, first bool) int {
 	return max(a, b)
 }
 
-// capture goes through one capture and reports on it.
+// capture reads one capture and reports on it.
 func (c *checker) capture(stdin io.Reader) int {
 	code := exitGood
 	for _, name := range c.files {
@@ -256,7 +256,7 @@ func (c *checker) capture(stdin io.Reader) int {
 	return code
 }
 
-// checker goes through files and keeps what the report needs.
+// checker reads the files and keeps what the report needs.
 type checker struct {
 	options
 	out      *bufio.Writer
@@ -270,7 +270,7 @@ type checker struct {
 	rec     capture.Record
 	finding conform.Finding
 	spans   []span // files read, by their first frame
-	read    int    // files of which something was read
+	read    int    // files that were read
 
 	breaches, notes, events uint64
 	groups                  map[groupKey]*group
@@ -278,21 +278,21 @@ type checker struct {
 	ungrouped               uint64 // findings beyond maxGroups
 	flows                   []flowRow
 	moreFlows               int
-	leftOut                 int     // flows that -qp and -host leave out
-	tracks                  *tracks // for the page; nil without
+	leftOut                 int     // flows excluded by -qp and -host
+	tracks                  *tracks // for the page; otherwise nil
 	first, last             time.Time
-	begin, end              time.Time // of the first and the last frame, looked at or not
+	begin, end              time.Time // times of the first and the last frame, in the time range or not
 	costs                   map[flowKey]*costs
 	comments                map[uint64][]string // for -write
 	known                   known
-	mu                      sync.Mutex // held while frames are handled, and by what shows figures meanwhile
+	mu                      sync.Mutex // held while a frame is handled, and while the metrics are read
 	dropped                 func() uint64
 	interrupted             <-chan struct{} // closed when -follow ends before its input
 	metricsAddr             string
-	left                    uint64 // findings that the baseline shows too
+	left                    uint64 // findings that the baseline has too
 }
 
-// span tells which frames of the watcher are those of a file.
+// span tells which of the watcher's frames belong to a file.
 type span struct {
 	name   string
 	before uint64 // frames before its first
@@ -308,7 +308,7 @@ func newChecker(o options, files []string, out *bufio.Writer, stdout, stderr io.
 	c.cfg.Closed = c.closed
 	w, err := conform.New(c.cfg)
 	if err != nil {
-		panic(err) // parse has checked all that comes from outside
+		panic(err) // cannot happen: parse has checked the options
 	}
 	c.w = w
 	if o.mrcOptions.On {
@@ -329,7 +329,7 @@ func (c *checker) warn(format string, args ...any) {
 	fmt.Fprintf(c.stderr, "rocecheck: "+format+"\n", args...)
 }
 
-// file goes through one file and returns its exit code.
+// file reads one file and returns its exit code.
 func (c *checker) file(name string, stdin io.Reader) int {
 	f, file, shut, err := c.open(name, stdin)
 	if err != nil {
@@ -347,9 +347,9 @@ func (c *checker) file(name string, stdin io.Reader) int {
 	code := exitGood
 	var bad input.Links
 	timeless, number := 0, 0
-	live := c.follow || c.metrics != "" // others look at what is counted meanwhile
+	live := c.follow || c.metrics != "" // other goroutines read the counters meanwhile
 	for {
-		if (name == "-" || c.follow) && f.Buffered() == 0 { // a live source may keep us waiting
+		if (name == "-" || c.follow) && f.Buffered() == 0 { // a live source may block
 			c.mu.Lock()
 			c.werr = c.out.Flush()
 			c.mu.Unlock()
@@ -411,7 +411,7 @@ func (c *checker) file(name string, stdin io.Reader) int {
 		}
 	}
 	if errors.Is(err, capture.ErrTruncated) && c.isInterrupted() {
-		err = io.EOF // what is half written is no fault of anybody
+		err = io.EOF // a record that is being written is not an error
 	}
 	c.progress.Clear()
 	n := number
@@ -438,7 +438,7 @@ func (c *checker) file(name string, stdin io.Reader) int {
 	return code
 }
 
-// finish ends the watch.
+// finish ends the watch and collects its last findings.
 func (c *checker) finish() {
 	c.w.Finish()
 	c.drain()
@@ -475,7 +475,7 @@ func (c *checker) drain() {
 	}
 }
 
-// place returns file and frame number of a frame of the watcher.
+// place returns the file, and the frame number in it, of one of the watcher's frames.
 func (c *checker) place(n uint64) (string, uint64) {
 	for i := len(c.spans) - 1; i >= 0; i-- {
 		if s := &c.spans[i]; n > s.before || i == 0 {

@@ -48,7 +48,7 @@ func (c *checker) startMRC() {
 		Halves: c.mrcOptions.Halves, Complete: c.cfg.Complete, Closed: m.closed,
 	})
 	if err != nil {
-		panic(err) // all that comes from outside was checked
+		panic(err) // cannot happen: parse has checked the options
 	}
 	m.w = w
 	c.mrc = m
@@ -66,18 +66,18 @@ func (m *mrcChecker) closed(f *mrcwatch.Flow) {
 	m.flows = append(m.flows, row)
 }
 
-// handleMRC judges the record at hand, and reports whether it is one of MRC.
+// handleMRC judges the current record, and reports whether it is an MRC packet.
 func (c *checker) handleMRC() bool {
 	r := &c.rec
 	taken := c.mrc.w.HandleFrame(c.w.Frames()+1, r.Time, r.Link, r.Data, r.WireLen)
-	if taken { // counted, so that frame numbers agree; there is nothing in it for the other
+	if taken { // counted, so that frame numbers agree; the RoCE watcher ignores an empty frame
 		c.w.HandleFrame(r.Time, r.Link, nil, 0)
 	}
 	c.drainMRC()
 	return taken
 }
 
-// mrcSeen reports whether there was any packet of MRC.
+// mrcSeen reports whether there was any MRC packet.
 func (c *checker) mrcSeen() bool { return c.mrc != nil && c.mrc.w.Packets() > 0 }
 
 func (c *checker) drainMRC() {
@@ -129,7 +129,7 @@ func (c *checker) writeMRCFinding(f *mrcwatch.Finding) {
 func (c *checker) writeJSON(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // numbers and strings
+		panic(err) // cannot happen: numbers and strings
 	}
 	c.out.Write(b)
 	c.werr = c.out.WriteByte('\n')
@@ -225,10 +225,10 @@ func busiest(paths []mrcwatch.Path) []mrcwatch.Path {
 	return paths
 }
 
-// textPaths is how many paths of a flow the text has; JSON has them all.
+// textPaths is the number of paths of a flow in the text; JSON has all of them.
 const textPaths = 8
 
-// writeMRC writes the report on MRC for a person.
+// writeMRC writes the report on MRC as text.
 func (c *checker) writeMRC() {
 	m := c.mrc
 	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }

@@ -8,8 +8,8 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
-// appendMetrics writes the figures so far in the OpenMetrics text format. Their
-// names are stable; README.md lists them.
+// appendMetrics writes the current metrics in the OpenMetrics text format. Their names are
+// stable; README.md lists them.
 func (c *checker) appendMetrics(w io.Writer) {
 	t := c.w.Total()
 	counter := func(name, help string, v uint64) {

@@ -13,15 +13,14 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
-// Bounds of what is kept for the report, so that memory does not grow with the
-// capture.
+// Limits of what is kept for the report, so that memory does not grow with the capture.
 const (
 	maxGroups = 10000
 	maxFlows  = 10000
 	maxSample = 8
 )
 
-// groupKey gathers the findings of one check in one flow.
+// groupKey identifies a group: the findings of one check in one flow.
 type groupKey struct {
 	check    conform.Check
 	severity conform.Severity
@@ -61,7 +60,7 @@ func (c *checker) group(f *conform.Finding) {
 	}
 }
 
-// figures are what a report shows of a histogram.
+// figures are the values of a histogram that a report shows.
 type figures struct {
 	n                   uint64
 	min, mean, max      time.Duration
@@ -76,7 +75,7 @@ func (f *figures) json() jsonHistogram {
 	return jsonHistogram{f.n, int64(f.min), int64(f.mean), int64(f.max), int64(f.p50), int64(f.p90), int64(f.p99), int64(f.p999)}
 }
 
-// flowRow is what is kept of a flow that the watcher has closed.
+// flowRow is what is kept of a flow after the watcher has closed it.
 type flowRow struct {
 	src, dst            netip.Addr
 	qp, peerQP          uint32
@@ -84,12 +83,12 @@ type flowRow struct {
 	mtu                 int
 	counters            conform.Counters
 	latency, completion figures
-	track               *track // for the page, where it was followed
+	track               *track // for the page, if it was recorded
 }
 
 func (c *checker) closed(f *conform.Flow) {
 	if f.Frames == 0 {
-		return // opened by connection management, and never used
+		return // created by connection management and never used
 	}
 	if !c.filter.keeps(f.Src, f.Dst, f.QP, f.PeerQP) {
 		c.leftOut++
@@ -106,8 +105,8 @@ func (c *checker) closed(f *conform.Flow) {
 	}
 }
 
-// sortFlows puts the two directions of a connection together, in the order of
-// their first frames.
+// sortFlows puts the two directions of a connection next to each other, in the order of their
+// first frames.
 func (c *checker) sortFlows() {
 	slices.SortStableFunc(c.flows, func(a, b flowRow) int { return cmp.Compare(a.counters.First, b.counters.First) })
 	done := make([]bool, len(c.flows))
@@ -141,7 +140,7 @@ func (c *checker) sortFlows() {
 	c.flows = out
 }
 
-// writeText writes the report for a person, worst first.
+// writeText writes the report as text, worst first.
 func (c *checker) writeText() {
 	total := c.w.Total()
 	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }
@@ -267,8 +266,7 @@ func count(n uint64, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// ranked returns the groups of a severity: those that matter most, then those
-// that are most frequent, first.
+// ranked returns the groups of a severity, ordered by importance, then by frequency.
 func (c *checker) ranked(sev conform.Severity) []*group {
 	var out []*group
 	for _, g := range c.order {
@@ -282,7 +280,7 @@ func (c *checker) ranked(sev conform.Severity) []*group {
 	return out
 }
 
-// where names the flow of a group.
+// where returns the name of a group's flow.
 func (c *checker) where(g *group) string {
 	if !g.src.IsValid() {
 		return ""
@@ -353,11 +351,11 @@ func (c *checker) writeFlows() {
 	}
 }
 
-// seldom are the columns of the table of flows that go first where it is too wide.
+// seldom lists the columns of the table of flows that are left out first when it is too wide.
 var seldom = []string{"eff", "p999", "CE", "CNP", "dup", "svc", "MTU", "gaps", "RNR", "msgs", "data"}
 
-// table writes the table of flows, within the width of the report: what does not fit
-// is left out, and a flow whose addresses are too long has a line for them.
+// table writes the table of flows within the width of the report: columns that do not fit are
+// left out, and a flow whose addresses are too long gets a line for them.
 func (c *checker) table(rows [][]string) {
 	widths := make([]int, len(rows[0]))
 	whole := 1
@@ -398,7 +396,7 @@ func (c *checker) table(rows [][]string) {
 	}
 }
 
-// lines writes text in lines that begin with indent, within the width of the report.
+// lines writes text in lines that start with indent, within the width of the report.
 func (c *checker) lines(indent, text string) {
 	for _, l := range wrap(text, c.columns-len(indent)) {
 		fmt.Fprintf(c.out, "%s%s\n", indent, l)
@@ -414,7 +412,7 @@ func (c *checker) writeKeyFigures(t *conform.Counters) {
 	}
 }
 
-// keyFigures returns names and values.
+// keyFigures returns names and values of the key figures.
 func (c *checker) keyFigures(t *conform.Counters) [][2]string {
 	out := [][2]string{
 		{"data frames", fmt.Sprintf("%d, %d bytes of payload, %.1f %% of the bytes on the wire", t.DataFrames, t.GoodBytes, 100*t.PayloadEfficiency())},
@@ -445,7 +443,7 @@ func (c *checker) keyFigures(t *conform.Counters) [][2]string {
 	return out
 }
 
-// short writes a duration with three digits.
+// short formats a duration with three digits.
 func short(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -470,7 +468,7 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-// rate writes bits per second with a letter.
+// rate formats bits per second with a unit prefix.
 func rate(v float64) string {
 	switch {
 	case v <= 0:

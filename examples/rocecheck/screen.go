@@ -12,7 +12,7 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
-// costs are what the events of a flow cost, in time that its sender waited.
+// costs are the costs of a flow's events, as time that its sender waited.
 type costs struct {
 	timers, rnrs uint64
 	timer, rnr   time.Duration
@@ -23,7 +23,7 @@ type flowKey struct {
 	qp       uint32
 }
 
-// charge counts what finding f cost.
+// charge adds the cost of finding f.
 func (c *checker) charge(f *conform.Finding) {
 	if f.Check != conform.ResentTimeout && f.Check != conform.ResentRNR {
 		return
@@ -46,7 +46,7 @@ func (c *checker) charge(f *conform.Finding) {
 	}
 }
 
-// writeScreen writes what to know first: what it costs, where it is, who is worst,
+// writeScreen writes the summary: what it costs, where it is, which connections are worst,
 // what to do, and what was not judged.
 func (c *checker) writeScreen(total *conform.Counters) {
 	p := func(format string, args ...any) { _, c.werr = fmt.Fprintf(c.out, format, args...) }
@@ -70,7 +70,7 @@ func (c *checker) writeScreen(total *conform.Counters) {
 	c.writeUnjudged()
 }
 
-// cost says what was lost, and the time that it took.
+// cost returns lines that tell what was lost, and how much time that cost.
 func (c *checker) cost(total *conform.Counters) (out []string) {
 	var sum costs
 	for _, o := range c.costs {
@@ -110,7 +110,7 @@ func wrap(s string, n int) []string {
 	return append(out, line)
 }
 
-// amiss is what is amiss in a flow.
+// amiss holds the problems of a flow.
 type amiss struct {
 	flowKey
 	breaches, events uint64
@@ -131,7 +131,7 @@ func (r *amiss) String() string {
 	return fmt.Sprintf("%v > %v QP %s: %s", r.src, r.dst, hex(r.qp), strings.Join(parts, ", "))
 }
 
-// worst returns the n connections in which most is amiss.
+// worst returns the n connections with the most problems.
 func (c *checker) worst(n int) []*amiss {
 	rows := map[flowKey]*amiss{}
 	at := func(k flowKey) *amiss {

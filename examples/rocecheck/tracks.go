@@ -7,10 +7,10 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
-// Bounds of what is followed for the page.
+// Limits of what is recorded for the page.
 const (
 	maxTracks = 256
-	maxPoints = 4096 // of each of the two lists of a track
+	maxPoints = 4096 // in each of the two lists of a track
 	maxBins   = 256
 )
 
@@ -23,8 +23,8 @@ type point struct {
 	rsp   bool // a response: its PSN is that of the other direction's requests
 }
 
-// sample is a list of points of bounded length: when it is full, every second
-// one goes, and from then on only every second one is taken.
+// sample is a list of points of bounded length: when it is full, every second point is
+// removed, and from then on only every second new one is added.
 type sample struct {
 	points []point
 	stride uint64
@@ -52,7 +52,7 @@ func (s *sample) add(p point) {
 	s.points = append(s.points, p)
 }
 
-// bins count bytes over time. When time outgrows them, two become one.
+// bins count bytes over time. When the time exceeds the last bin, pairs of bins are merged.
 type bins struct {
 	start int64
 	width int64 // nanoseconds; 0 before the first
@@ -81,10 +81,10 @@ func (b *bins) add(t int64, n int) {
 
 // track is what the page shows of a flow.
 type track struct {
-	plain   sample // new requests, positive answers, READ responses
-	special sample // all else
+	plain   sample // new requests, ACKs, READ responses
+	special sample // all others
 	good    bins
-	// How many of each class there were, drawn or not.
+	// Packets of each class, drawn or not.
 	classes [conform.ClassManagement + 1]uint64
 }
 
@@ -96,7 +96,7 @@ type tracks struct {
 
 func newTracks() *tracks { return &tracks{byFlow: map[int]*track{}} }
 
-// add notes the frame that the watcher has handled last.
+// add records the frame that the watcher handled last.
 func (t *tracks) add(w *conform.Watcher, at time.Time) {
 	s := w.Last()
 	p := point{t: at.UnixNano(), psn: uint32(s.PSN) & psn.Mask, class: s.Class, rsp: s.Response, frame: uint32(w.Frames())}
@@ -128,8 +128,7 @@ func (t *tracks) add(w *conform.Watcher, at time.Time) {
 	}
 }
 
-// take returns the track of a flow that is closed, and forgets it: its number
-// may be given to another.
+// take removes and returns the track of a flow that is closed: its number may be used again.
 func (t *tracks) take(flow int) *track {
 	k := t.byFlow[flow]
 	delete(t.byFlow, flow)

@@ -15,7 +15,7 @@ import (
 	"github.com/roce-go/roce/reth"
 )
 
-// jsonLine writes JSON lines by hand, without an allocation a line.
+// jsonLine builds JSON lines without an allocation for each line.
 type jsonLine struct {
 	name []byte // of the file, quoted
 	head []byte // {"file":...,"frame":
@@ -172,7 +172,7 @@ func appendPause(b []byte, p *pfc.Frame) []byte {
 	return append(b, "]}}\n"...)
 }
 
-// appendBTH appends the object of the BTH but for its closing brace.
+// appendBTH appends the object of the BTH without its closing brace.
 func appendBTH(b []byte, h *bth.Header, name string) []byte {
 	b = num(b, `,"bth":{"opcode":`, uint64(h.Opcode))
 	b = append(b, `,"name":"`...)
@@ -290,7 +290,7 @@ func appendAddr(b []byte, a netip.Addr) []byte {
 	return a.AppendTo(b)
 }
 
-// clock writes times; it keeps the text of the second, which seldom changes.
+// clock formats times; it keeps the text of the current second, which is mostly the same.
 type clock struct {
 	sec  int64
 	text []byte // without fraction and Z

@@ -1,5 +1,5 @@
-// Rocedump decodes the RoCE packets in pcap and pcapng files: a line for each,
-// as text or as JSON, or counts of them all.
+// Rocedump decodes the RoCE packets in pcap and pcapng files: a line for each, as text or as
+// JSON, or counts of all of them.
 package main
 
 import (
@@ -39,7 +39,7 @@ type options struct {
 	files              []string
 }
 
-// ports is a flag of UDP ports, with commas between them or given repeatedly.
+// ports is a flag that holds UDP ports, separated by commas or given repeatedly.
 type ports []uint16
 
 func (p *ports) String() string { return "" }
@@ -100,7 +100,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		d.progress.Clear()
 		fmt.Fprintf(stderr, "rocedump: "+format+"\n", args...)
 	}
-	// Lines that go by on the same terminal are progress enough.
+	// Lines printed on the same terminal show the progress already.
 	if term.Is(stderr) && (o.summary || !term.Is(stdout)) {
 		d.progress = term.NewProgress(stderr, nil)
 	}
@@ -123,7 +123,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return code
 }
 
-// dumper goes through files and writes what it finds.
+// dumper reads the files and writes the lines or counts.
 type dumper struct {
 	options
 	out      *bufio.Writer
@@ -134,7 +134,7 @@ type dumper struct {
 	finder frame.Finder
 	frame  frame.Frame
 	proto  frame.Protocol // of a frame that was not decoded
-	badSum bool           // of a frame that was: its IPv4 header checksum is wrong
+	badSum bool           // of a frame that was decoded: its IPv4 header checksum is wrong
 	pause  pfc.Frame
 	// Endpoint requests of MRC, for their responses.
 	requests mrc.Requests
@@ -163,7 +163,7 @@ func newDumper(o options, stdout io.Writer) *dumper {
 	return d
 }
 
-// verdict says what a frame is.
+// verdict is the kind of a frame.
 type verdict uint8
 
 const (
@@ -173,8 +173,8 @@ const (
 	isOther
 )
 
-// look decodes the record into d.frame or d.pause. The error says why a frame
-// is isError or isOther.
+// look decodes the record into d.frame or d.pause. The error tells why a frame is isError or
+// isOther.
 func (d *dumper) look() (verdict, error) {
 	rec := &d.rec
 	err := d.finder.Decode(rec.Link, rec.Data, rec.WireLen, &d.frame)
@@ -194,10 +194,10 @@ func (d *dumper) look() (verdict, error) {
 	return isOther, err
 }
 
-// errNoBTH is for Ethertype 0x8915 without what has to follow it.
+// errNoBTH means Ethertype 0x8915 without a GRH and a BTH after it.
 var errNoBTH = errors.New("frame: no GRH with a BTH after it")
 
-// file goes through one file and returns its exit code.
+// file reads one file and returns its exit code.
 func (d *dumper) file(name string, stdin io.Reader) int {
 	f, err := capture.Open(name, stdin)
 	if err != nil {
@@ -208,7 +208,7 @@ func (d *dumper) file(name string, stdin io.Reader) int {
 	return d.source(name, f, name == "-", f.Progress)
 }
 
-// live prints what comes at a network interface until an interrupt.
+// live prints the frames of a network interface until an interrupt.
 func (d *dumper) live(name string) int {
 	l, stop, err := input.Live(name, d.finder)
 	if err != nil {
@@ -223,8 +223,8 @@ func (d *dumper) live(name string) int {
 	return code
 }
 
-// source goes through the records of a file or an interface and returns the exit
-// code. A live one may keep us waiting.
+// source reads the records of a file or an interface and returns the exit code. A live one
+// may block.
 func (d *dumper) source(name string, f capture.Source, live bool, progress func() (read, size int64)) int {
 	var err error
 	d.asJSON.start(name)
@@ -291,7 +291,7 @@ func (d *dumper) source(name string, f capture.Source, live bool, progress func(
 		}
 		d.warn("%s", bad.Warning(name))
 	}
-	if !found && bad.N == 0 && !d.json && !d.all && !d.summary { // an empty page would leave a person guessing
+	if !found && bad.N == 0 && !d.json && !d.all && !d.summary { // without this note the output would be empty
 		d.warn("%s: no RoCE packet among %d frames; another UDP port than %d (-port), or not a RoCE capture?%s",
 			name, d.rec.Number, d.port, d.sum.other.list(" There are: ", nil))
 	} else if !d.summary {

@@ -12,8 +12,8 @@ import (
 	"github.com/roce-go/roce/examples/internal/term"
 )
 
-// seenMRC is called with each MRC packet before it is shown: the op of an endpoint
-// response is that of its request, where that was seen.
+// seenMRC is called with each MRC packet before it is printed: the op of an endpoint response
+// is that of its request, if that was seen.
 func (d *dumper) seenMRC() {
 	f := &d.frame
 	m := f.MRC
@@ -28,7 +28,7 @@ func (d *dumper) seenMRC() {
 	}
 }
 
-// mrcNames are the names of opcodes where MRC is on.
+// mrcNames are the names of the opcodes when MRC is on.
 var mrcNames = func() (names [256]string) {
 	for i := range names {
 		if op := bth.Opcode(i); mrc.Known(op) {
@@ -245,12 +245,12 @@ func mrcDetails(b []byte, f *frame.Frame, halves mrc.Halves) []byte {
 	return hexText(b, " ev 0x", uint64(halves.Entropy(f.SrcPort, f.FlowLabel)), 8)
 }
 
-// mrcSummary counts what only MRC has.
+// mrcSummary holds the counts that only MRC has.
 type mrcSummary struct {
 	packets, rtx, trimmed int
 	probeResponses        int
-	verdicts              [4]int   // SACKs by what they say of the path
-	reasons               [256]int // NACKs
+	verdicts              [4]int   // SACKs by the state of the path that they report
+	reasons               [256]int // NACKs by reason
 }
 
 func (s *mrcSummary) add(m *mrc.Packet) {

@@ -21,8 +21,8 @@ func newSegments() segments {
 	return segments{all: make([]frame.Segment, 1), ids: map[frame.Segment]uint32{{}: 0}}
 }
 
-// maxSegments bounds the memory that a capture full of random tags can take. Further
-// ones count as number 0.
+// maxSegments bounds the memory for a capture full of random tags. Further segments count as
+// number 0.
 const maxSegments = 1 << 14
 
 func (s *segments) id(x frame.Segment) uint32 {
@@ -52,7 +52,7 @@ func segmentText(x frame.Segment) string {
 	return b.String()
 }
 
-// segmentJSON appends what segmentText has, as members of an object.
+// segmentJSON appends the same as segmentText, as members of an object.
 func segmentJSON(b []byte, x frame.Segment) []byte {
 	sep := `,"vlan":[`
 	for _, v := range x.VLAN {
@@ -82,8 +82,8 @@ type protocols struct {
 	total int
 }
 
-// maxProtocols bounds the memory that a capture of a port scan can take. Further
-// ones are counted in total.
+// maxProtocols bounds the memory for a capture of a port scan. Further protocols are counted
+// in total.
 const maxProtocols = 1 << 12
 
 func (s *protocols) add(p frame.Protocol) {
@@ -105,11 +105,11 @@ func (s *protocols) sorted() []frame.Protocol {
 	return keys
 }
 
-// textProtocols is how many protocols a line for people has.
+// textProtocols is the number of protocols in a line of text.
 const textProtocols = 8
 
-// list returns the most frequent protocols that keep accepts, and their frames,
-// behind prefix; or "" if there are none.
+// list returns the most frequent protocols that keep accepts, with their frame counts, after
+// prefix; or "" if there are none.
 func (s *protocols) list(prefix string, keep func(frame.Protocol) bool) string {
 	var parts []string
 	more := 0
@@ -131,7 +131,7 @@ func (s *protocols) list(prefix string, keep func(frame.Protocol) bool) string {
 	return prefix + strings.Join(parts, ", ")
 }
 
-// appendOther says what a frame is that is not RoCE.
+// appendOther describes a frame that is not RoCE.
 func (d *dumper) appendOther(b []byte, why error) []byte {
 	return d.proto.AppendTo(append(append(b, why.Error()...), ": "...))
 }

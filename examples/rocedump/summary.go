@@ -41,14 +41,14 @@ type tally struct{ packets, payload int }
 
 func (t *tally) add(n tally) { t.packets += n.packets; t.payload += n.payload }
 
-// qpKey names a QP: its number has a meaning only at one address.
+// qpKey identifies a QP: its number has a meaning only at one address.
 type qpKey struct {
 	dst netip.Addr
 	qp  uint32
-	seg uint32 // where the address has its meaning, by summary.segments
+	seg uint32 // network of the address, by summary.segments
 }
 
-// maxQPs bounds the memory that a capture full of random packets can take.
+// maxQPs bounds the memory for a capture full of random packets.
 const maxQPs = 1 << 16
 
 func newSummary() *summary {
@@ -74,7 +74,7 @@ func (s *summary) add(d *dumper, v verdict, icrc frame.ICRCState, why error) {
 		return
 	case isError:
 		s.undecodable++
-		s.errors[why]++ // package variables, so few
+		s.errors[why]++ // the keys are package variables, so there are few
 		return
 	}
 	f := &d.frame
@@ -102,7 +102,7 @@ func (s *summary) add(d *dumper, v verdict, icrc frame.ICRCState, why error) {
 	s.qp(qpKey{f.Dst, f.Packet.DestQP, seg}).add(n)
 }
 
-// qp returns the tally of a QP, mostly without a look at the map.
+// qp returns the tally of a QP, mostly without a map lookup.
 func (s *summary) qp(k qpKey) *tally {
 	i := (k.qp ^ k.qp>>4) & 3
 	if s.lastKeys[i] == k && s.lastQPs[i] != nil {
@@ -120,7 +120,7 @@ func (s *summary) qp(k qpKey) *tally {
 	return t
 }
 
-// merge adds what o counted.
+// merge adds the counts of o.
 func (s *summary) merge(o *summary) {
 	s.frames += o.frames
 	s.roce += o.roce
@@ -163,7 +163,7 @@ func (s *summary) merge(o *summary) {
 	s.cut = s.cut || o.cut
 }
 
-// name returns that of an opcode, which a file has as MRC's or a manufacturer's.
+// name returns the name of an opcode: MRC's if the file has MRC packets.
 func (s *summary) name(opcode int) string {
 	if s.mrc.packets > 0 {
 		return mrc.Name(bth.Opcode(opcode))
@@ -202,7 +202,7 @@ func (s *summary) sortedErrors() []error {
 	return reasons
 }
 
-// textQPs is how many QPs the table for people has; JSON has them all.
+// textQPs is the number of QPs in the text table; JSON has all of them.
 const textQPs = 20
 
 func (s *summary) appendText(b []byte, name string) []byte {
@@ -233,7 +233,7 @@ func (s *summary) appendText(b []byte, name string) []byte {
 		out.WriteByte('\n')
 	}
 
-	// Numbers stand to the right of their columns, names to the left.
+	// Numbers are right-aligned, names left-aligned.
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	row := func(name string, t tally) { fmt.Fprintf(w, "\t%d\t%d\t%s\n", t.packets, t.payload, "  "+name) }
 	head := func(name string) { fmt.Fprintf(w, "\tpackets\tpayload bytes\t%s\n", "  "+name) }

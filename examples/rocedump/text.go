@@ -14,7 +14,7 @@ import (
 	"github.com/roce-go/roce/reth"
 )
 
-// textLine writes lines for people. Columns grow to the widest value so far.
+// textLine writes text lines. Columns grow to the widest value so far.
 type textLine struct {
 	colour bool
 	addr   int // width of an address
@@ -33,7 +33,7 @@ var shortNames = func() (names [256]string) {
 	return names
 }()
 
-// syndromes are the texts of all of them, computed once.
+// syndromes are the texts of all syndromes, computed once.
 var syndromes = func() (texts [256]string) {
 	for i := range texts {
 		texts[i] = aeth.Syndrome(i).String()
@@ -59,7 +59,7 @@ func (t *textLine) append(b []byte, d *dumper, v verdict, icrc frame.ICRCState, 
 	b = append(b, ' ')
 	switch v {
 	case isError:
-		// The addresses are often known all the same.
+		// The addresses are often known even if the packet cannot be decoded.
 		if d.finder.Find(d.rec.Link, d.rec.Data, d.rec.WireLen, &d.frame) == nil {
 			b = t.address(b, d.frame.Src)
 			b = append(b, " > "...)
@@ -151,7 +151,7 @@ func opcodeColour(p *bth.Packet) string {
 	return term.Cyan
 }
 
-// details appends what only some packets have.
+// details appends the fields that only some packets have.
 func details(b []byte, f *frame.Frame) []byte {
 	p := &f.Packet
 	e := p.Opcode.Ext()
@@ -263,7 +263,7 @@ func letter(b []byte, on bool, c byte) []byte {
 	return append(b, c)
 }
 
-// pad appends blanks until width bytes stand after mark.
+// pad appends spaces until the text after mark is width bytes long.
 func pad(b []byte, mark, width int) []byte {
 	for len(b)-mark < width {
 		b = append(b, ' ')

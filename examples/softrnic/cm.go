@@ -15,10 +15,10 @@ import (
 	roce "github.com/roce-go/roce/qp/endpoint"
 )
 
-// cmRoles are what -cm takes.
+// cmRoles are the values of -cm.
 var cmRoles = []string{"rping", "ucmatose", "rdma", "xrdma", "cmtime", "udaddy", "mckey", "rstream", "riostream", "rcopy"}
 
-// cm is a tool that connects by RDMA-CM.
+// cm runs a tool that connects by RDMA-CM.
 func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
 	port := map[string]int{"rping": 7174, "ucmatose": 7471, "rdma": 7471, "xrdma": 7471, "cmtime": 7471, "udaddy": 7174, "rstream": 7471, "riostream": 7471, "rcopy": 7427}[o.cm]
 	switch {
@@ -64,7 +64,7 @@ func (e *endpoint) cm(o *options, address string, stdout io.Writer) error {
 	return t.exchange(ctx)
 }
 
-// dialSoon dials a server that may not listen yet, for two seconds.
+// dialSoon dials a server that may not listen yet; it retries for two seconds.
 func (t *cmTool) dialSoon(ctx context.Context, to string, cfg *roce.ConnConfig) (*roce.Conn, error) {
 	for i := 0; ; i++ {
 		c, err := t.ep.Dial(ctx, to, cfg)
@@ -75,7 +75,7 @@ func (t *cmTool) dialSoon(ctx context.Context, to string, cfg *roce.ConnConfig) 
 	}
 }
 
-// role is the flag that says what this is.
+// role returns the option that this run was started with.
 func (t *cmTool) role() string {
 	if t.o.rdmacm {
 		return "-perftest " + t.o.perftest + " -R"
@@ -94,7 +94,7 @@ type cmTool struct {
 	to   string
 }
 
-// serve takes connections until one has done what was asked for.
+// serve accepts connections until one has done what the options request.
 func (t *cmTool) serve(ctx context.Context) error {
 	cfg := roce.ListenConfig{ConnConfig: t.config()}
 	l, err := t.ep.Listen(ctx, ":"+strconv.Itoa(t.port), &cfg)
@@ -137,7 +137,8 @@ func (t *cmTool) exchange(ctx context.Context) error {
 	return t.ucmatose(ctx, c, true)
 }
 
-// config has as many receives as the tools send messages at once.
+// config returns the parameters of a connection, with at least as many receives as the tools
+// have messages in flight.
 func (t *cmTool) config() roce.ConnConfig {
 	var h qp.AHAttr
 	t.mark(&h)
@@ -152,8 +153,8 @@ func (t *cmTool) size() int {
 	return map[string]int{"rping": 64, "ucmatose": 100, "rdma": 16, "xrdma": 16, "cmtime": 16, "udaddy": 100, "mckey": 100, "rstream": 1000, "riostream": 1000}[t.o.cm]
 }
 
-// ucmatose exchanges messages as that tool does: the server sends all of its, then
-// the client.
+// ucmatose exchanges messages like the tool of that name: the server sends all of its
+// messages, then the client does.
 func (t *cmTool) ucmatose(ctx context.Context, c *roce.Conn, client bool) error {
 	n, msg := t.o.n, make([]byte, t.size())
 	send := func() error {
@@ -179,8 +180,8 @@ func (t *cmTool) ucmatose(ctx context.Context, c *roce.Conn, client bool) error 
 	if err := first(); err != nil {
 		return err
 	}
-	// Who has all of his messages may end the connection before our last one is
-	// acknowledged.
+	// A peer that has received all messages may end the connection before it acknowledges our
+	// last one.
 	if err := second(); err != nil && !(client && errors.Is(err, io.EOF)) {
 		return err
 	}
@@ -191,7 +192,7 @@ func (t *cmTool) ucmatose(ctx context.Context, c *roce.Conn, client bool) error 
 	return nil
 }
 
-// gone waits for the peer to end the connections, at most so long.
+// gone waits for the peer to end the connections, for at most limit.
 func (t *cmTool) gone(limit time.Duration, conns ...*roce.Conn) {
 	over := time.After(limit)
 	for _, c := range conns {
@@ -206,8 +207,8 @@ func (t *cmTool) gone(limit time.Duration, conns ...*roce.Conn) {
 // goodbye is how long a server waits for its client to end a connection.
 const goodbye = 5 * time.Second
 
-// rdmaServer and rdmaClient are rdma-core's rdma_server and rdma_client: a message of
-// 16 bytes each way. rdma_xserver and rdma_xclient leave the second out.
+// rdmaServer and rdmaClient are rdma-core's rdma_server and rdma_client: a message of 16
+// bytes each way. rdma_xserver and rdma_xclient have no second message.
 func (t *cmTool) rdmaServer(ctx context.Context, c *roce.Conn) error {
 	b := make([]byte, t.size())
 	n, err := c.Recv(ctx, b)
@@ -238,7 +239,7 @@ func (t *cmTool) rdmaClient(ctx context.Context, c *roce.Conn) error {
 	return err
 }
 
-// cmtimeServer takes -n connections, and waits until their peers have ended them.
+// cmtimeServer accepts -n connections, and waits until their peers have ended them.
 func (t *cmTool) cmtimeServer(ctx context.Context) error {
 	cfg := roce.ListenConfig{ConnConfig: roce.ConnConfig{SendDepth: 1, RecvDepth: 1, RecvSize: 16}, Backlog: t.o.n}
 	l, err := t.ep.Listen(ctx, ":"+strconv.Itoa(t.port), &cfg)
@@ -265,7 +266,7 @@ func (t *cmTool) cmtimeServer(ctx context.Context) error {
 	return nil
 }
 
-// cmtimeClient makes -n connections at once, ends them, and says how long both took.
+// cmtimeClient opens -n connections at once, ends them, and prints how long both took.
 func (t *cmTool) cmtimeClient(ctx context.Context) error {
 	start := time.Now()
 	conns, errs := make([]*roce.Conn, t.o.n), make(chan error, t.o.n)
@@ -289,7 +290,7 @@ func (t *cmTool) cmtimeClient(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The calls are over when the peer has agreed.
+	// The connections are over when the peer has confirmed the disconnect.
 	for m := t.ep.Metrics(); m.Conns != 0 && ctx.Err() == nil; m = t.ep.Metrics() {
 		time.Sleep(5 * time.Millisecond)
 	}

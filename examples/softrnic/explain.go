@@ -11,8 +11,7 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// explain prints, after something went wrong, what was counted, and what that says of
-// the cause.
+// explain prints the counters after an error, and the cause that they suggest.
 func (e *endpoint) explain(w io.Writer) {
 	m := e.ep.Metrics()
 	c := m.QPs
@@ -44,7 +43,7 @@ func add(a, b qp.Counters) qp.Counters {
 	return a
 }
 
-// printCounters prints those that are not zero.
+// printCounters prints the counters that are not zero.
 func printCounters(w io.Writer, of string, v any) {
 	var list []string
 	x := reflect.ValueOf(v)
@@ -59,7 +58,7 @@ func printCounters(w io.Writer, of string, v any) {
 	fmt.Fprintf(w, "counters of the %s: %s\n", of, strings.Join(list, ", "))
 }
 
-// likely returns the cause that the counters suggest, or nothing.
+// likely returns the cause that the counters suggest, or "".
 func likely(p *softnic.Counters, c *qp.Counters) string {
 	switch {
 	case p.TxUnresolved != 0:

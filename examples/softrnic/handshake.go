@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// handshakeConn is the TCP connection over which the tools tell each other their
-// numbers: to a server at addr, or where addr is empty the next from a client, for
-// whom it waits no longer than wait. Each read and write on it has a limit.
+// handshakeConn opens the TCP connection over which the tools exchange their numbers: to a
+// server at addr, or if addr is empty it accepts one client, and waits for it no longer than
+// wait. Each read and write on the connection has a limit.
 func handshakeConn(addr string, port int, wait, patience time.Duration) (net.Conn, error) {
 	if addr != "" {
 		c, err := net.DialTimeout("tcp", net.JoinHostPort(addr, strconv.Itoa(port)), 10*time.Second)
@@ -37,7 +37,7 @@ func handshakeConn(addr string, port int, wait, patience time.Duration) (net.Con
 	return limited{c, patience}, nil
 }
 
-// limited is a connection on which nothing is waited for longer than patience.
+// limited is a connection whose reads and writes wait no longer than patience.
 type limited struct {
 	net.Conn
 	patience time.Duration
@@ -57,7 +57,7 @@ func (c limited) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// whole says of an end in the middle of a message what it means.
+// whole explains an EOF in the middle of a message.
 func whole(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("handshake: the peer has closed its TCP connection: it was ended, or it found our options unlike its own")
@@ -68,8 +68,7 @@ func whole(err error) error {
 	return nil
 }
 
-// exchange sends a message and receives one of the same length: the client speaks
-// first.
+// exchange sends a message and receives one of the same length: the client sends first.
 func exchange(c io.ReadWriter, server bool, msg []byte) ([]byte, error) {
 	got := make([]byte, len(msg))
 	if !server {
@@ -88,7 +87,7 @@ func exchange(c io.ReadWriter, server bool, msg []byte) ([]byte, error) {
 	return got, nil
 }
 
-// hexFields parses n hexadecimal numbers before colons.
+// hexFields parses n hexadecimal numbers, each followed by a colon.
 func hexFields(s string, n int) ([]uint64, string, error) {
 	v := make([]uint64, n)
 	for i := range v {
@@ -102,8 +101,8 @@ func hexFields(s string, n int) ([]uint64, string, error) {
 	return v, s, nil
 }
 
-// The line of ibv_rc_pingpong and its kin: LID, QPN, PSN and GID in hexadecimal,
-// and a zero byte.
+// The line of the ibv_*_pingpong tools: LID, QPN, PSN and GID in hexadecimal, and a zero
+// byte.
 func pingpongLine(p *peer) []byte {
 	return fmt.Appendf(nil, "%04x:%06x:%06x:%x\x00", 0, p.qpn, p.psn&0xffffff, p.gid)
 }
@@ -123,8 +122,8 @@ func parsePingpong(b []byte) (*peer, error) {
 	return p, nil
 }
 
-// perftest's line: LID, READs taken at once, QPN, PSN, R_Key, address, the GID's
-// bytes and an SRQ, each before a colon, and a zero byte.
+// perftest's line: LID, outstanding READs, QPN, PSN, R_Key, address, the GID's bytes and an
+// SRQ, each followed by a colon, and a zero byte.
 func perftestLine(p *peer) []byte {
 	b := fmt.Appendf(nil, "%04x:%04x:%06x:%06x:%08x:%016x:", 0, p.reads, p.qpn, p.psn&0xffffff, p.rkey, p.va)
 	for _, x := range p.gid {
@@ -145,8 +144,8 @@ func parsePerftest(b []byte) (*peer, error) {
 	return p, nil
 }
 
-// perftestOpening exchanges what perftest does before the queue pairs: version,
-// page size, cache line, path MTU. It returns the lesser of both MTUs.
+// perftestOpening exchanges what perftest sends before the queue pairs: version, page size,
+// cache line, path MTU. It returns the lesser of both MTUs.
 func perftestOpening(c io.ReadWriter, server bool, mtu int) (int, error) {
 	version := make([]byte, 16)
 	copy(version, "6.06")
@@ -158,7 +157,7 @@ func perftestOpening(c io.ReadWriter, server bool, mtu int) (int, error) {
 			return 0, err
 		}
 	}
-	// As enum ibv_mtu: 1 is 256.
+	// As in enum ibv_mtu: 1 is 256.
 	code := 1
 	for m := 256; m < mtu; m *= 2 {
 		code++

@@ -1,8 +1,7 @@
-// Command softrnic is a RoCE endpoint in user space: a qp/softnic port on a wire
-// that a program without privileges can have. Against it run a Linux host's
-// ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong, perftest's tests of bandwidth
-// and latency, and tools that connect by RDMA-CM, unmodified, at either end; or two
-// of it talk to each other.
+// Command softrnic is a RoCE endpoint in user space: a qp/softnic port on a wire that a
+// program without privileges can have. The peer is an unmodified tool on a Linux host:
+// ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong, perftest's tests of bandwidth and
+// latency, or a tool that connects by RDMA-CM, as client or as server; or a second softrnic.
 package main
 
 import (
@@ -209,11 +208,11 @@ type endpoint struct {
 	gid   int
 	psn   uint32
 	most  int          // packets outstanding on a connection
-	pairs []*pair      // all that were made
-	conns []*roce.Conn // likewise
+	pairs []*pair      // all that were created
+	conns []*roce.Conn // all that were opened
 }
 
-// open makes the wire and the port.
+// open opens the wire and creates the port.
 func (o *options) open() (*endpoint, error) {
 	e := &endpoint{path: o.path, gid: o.gid, psn: rand.Uint32(), most: o.wire.Window()}
 	if o.psn >= 0 {
@@ -221,7 +220,7 @@ func (o *options) open() (*endpoint, error) {
 	}
 	cfg := roce.Config{Rate: o.rate}
 	if o.cm == "" {
-		// Numbers in order: people write them down.
+		// QP numbers in sequence, not random: people copy them by hand.
 		cfg.Port = func(c *softnic.Config) { c.Seed = nil }
 	}
 	ep, closing, err := o.wire.Open(cfg)
@@ -258,7 +257,7 @@ func (e *endpoint) address(gid [16]byte) (qp.AHAttr, error) {
 	return h, fmt.Errorf("the peer's address is %v, and this port has none of its family", a)
 }
 
-// interrupted waits for a time, 0 for ever, or an interrupt.
+// interrupted waits for a time, 0 for ever, or for an interrupt.
 func interrupted(d time.Duration) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, os.Interrupt)
@@ -273,10 +272,10 @@ func interrupted(d time.Duration) {
 	}
 }
 
-// loop is an endpoint for those who drive queue pairs of their own.
+// loop is an endpoint for callers that use the queue pairs directly.
 type loop struct {
 	ep   *roce.Endpoint
-	port *softnic.Port // with do and wait only
+	port *softnic.Port // used only in do and wait
 	err  error
 
 	closing func() error // of the endpoint
@@ -288,16 +287,16 @@ func newLoop(ep *roce.Endpoint) *loop {
 	return l
 }
 
-// do runs fn with the port to itself, and sends what comes of it.
+// do runs fn while nothing else uses the port, and sends the packets that result.
 func (l *loop) do(fn func(now time.Time)) {
 	l.ep.Do(func(now time.Time, _ *softnic.Port) { fn(now) })
 }
 
-// wake has those who wait look again.
+// wake makes the waiting calls check again.
 func (l *loop) wake() { l.do(func(time.Time) {}) }
 
-// wait runs done now and after every change, until it reports true. It reports false
-// when the time is up or the wire has failed.
+// wait calls done now and after every change, until it reports true. It reports false when
+// the time is up or the wire has failed.
 func (l *loop) wait(limit time.Duration, done func(now time.Time) bool) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -308,8 +307,8 @@ func (l *loop) wait(limit time.Duration, done func(now time.Time) bool) bool {
 	return err == nil
 }
 
-// stuck says why nothing happens any more: what is wrong with the wire, or that the
-// peer is silent.
+// stuck returns the reason that nothing happens any more: an error of the wire, or a peer
+// that does not respond.
 func (l *loop) stuck() error {
 	if l.err != nil {
 		return l.err

@@ -23,7 +23,7 @@ var perfTests = map[string]perfTest{
 	"send_lat": {qp.OpSend, true}, "write_lat": {qp.OpWrite, true}, "read_lat": {qp.OpRead, true}, "atomic_lat": {qp.OpFetchAdd, true},
 }
 
-// perfTestNames are what -perftest takes.
+// perfTestNames are the values of -perftest.
 var perfTestNames = []string{"send", "write", "read", "atomic", "send_lat", "write_lat", "read_lat", "atomic_lat"}
 
 // perfRun is a run of a test, on one queue pair or several.
@@ -36,11 +36,11 @@ type perfRun struct {
 	local      []*peer
 	send, recv *softnic.CQ
 	at         map[uint32]int // queue pairs by number
-	into, from []byte         // what the peer reaches, and what is sent
+	into, from []byte         // region that the peer accesses, and data to send
 }
 
-// perftest is ib_send_bw, ib_write_lat and so on. A server does what its client asks
-// for, however much that is.
+// perftest runs ib_send_bw, ib_write_lat and so on. A server performs as many messages as its
+// client requests.
 func (t *tool) perftest(test, kind string) error {
 	r := &perfRun{tool: t, perfTest: perfTests[test], kind: kind, send: softnic.NewCQ(), recv: softnic.NewCQ(), at: map[uint32]int{}}
 	if t.size == 0 {
@@ -98,10 +98,10 @@ func (t *tool) perftest(test, kind string) error {
 	return nil
 }
 
-// both reports whether both ends know by themselves when the test is over.
+// both reports whether both ends know without a message when the test is over.
 func (r *perfRun) both() bool { return r.lat && (r.op == qp.OpSend || r.op == qp.OpWrite) }
 
-// open makes the queue pairs and registers memory.
+// open creates the queue pairs and registers memory.
 func (r *perfRun) open() error {
 	half := max(4<<20, r.size+qp.GRHSize)
 	mem := make([]byte, 2*half)
@@ -158,7 +158,7 @@ func (r *perfRun) connect() error {
 			return err
 		}
 	}
-	for i := range r.pairs { // to be printed
+	for i := range r.pairs { // for the output
 		if _, err := exchange(r.tcp, r.server, perftestLine(r.local[i])); err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func (r *perfRun) connect() error {
 		r.do(func(time.Time) {
 			for _, p := range r.pairs {
 				for range recvDepth {
-					err = errors.Join(err, p.qp.PostRecv(&qp.RecvWR{Local: r.into})) // nobody looks at what comes
+					err = errors.Join(err, p.qp.PostRecv(&qp.RecvWR{Local: r.into})) // the received data is not used
 				}
 			}
 		})
@@ -179,7 +179,7 @@ func (r *perfRun) connect() error {
 	return r.line()
 }
 
-// line exchanges the first queue pair's line: both ends are here.
+// line exchanges the line of the first queue pair, when both ends are ready.
 func (r *perfRun) line() error {
 	_, err := exchange(r.tcp, r.server, perftestLine(r.local[0]))
 	return err
@@ -190,7 +190,7 @@ func (r *perfRun) post(now time.Time, i int) error {
 	return r.pairs[i].post(now, qp.SendWR{Op: r.op, Local: r.from[:r.size], RemoteAddr: to.va, RKey: to.rkey, CompareAdd: 1})
 }
 
-// stream does n messages on each queue pair.
+// stream performs n operations on each queue pair.
 func (r *perfRun) stream() error {
 	left, open := make([]int, len(r.pairs)), make([]int, len(r.pairs))
 	for i := range left {
@@ -224,7 +224,8 @@ func (r *perfRun) stream() error {
 	return nil
 }
 
-// onebyone does n messages, each after the one before, and prints what they took.
+// onebyone performs n operations, each after the completion of the one before, and prints their
+// times.
 func (r *perfRun) onebyone() error {
 	took := make([]time.Duration, 0, r.n)
 	for range r.n {
@@ -247,9 +248,9 @@ func (r *perfRun) onebyone() error {
 	return nil
 }
 
-// pingpong is send_lat and write_lat: a message goes there when one has come here, n
-// times. With SEND the client begins, with WRITE the server; a WRITE has come when
-// the last byte has its number.
+// pingpong is send_lat and write_lat: each end sends a message after it has received one, n
+// times. With SEND the client starts, with WRITE the server; a WRITE has arrived when its
+// last byte has the expected number.
 func (r *perfRun) pingpong() error {
 	first := r.server == (r.op == qp.OpWrite)
 	took := make([]time.Duration, 0, r.n)
@@ -295,11 +296,11 @@ func (r *perfRun) pingpong() error {
 		}
 	}
 	r.printTimes(took, 2)
-	r.linger() // an acknowledgement that the peer waits for may be lost
+	r.linger() // an acknowledgement that the peer waits for may have been lost
 	return nil
 }
 
-// printTimes prints times, each of so many messages, as perftest does.
+// printTimes prints times, each of so many messages, like perftest.
 func (r *perfRun) printTimes(took []time.Duration, messages int) {
 	if len(took) == 0 {
 		return
@@ -315,8 +316,8 @@ func (r *perfRun) printTimes(took []time.Duration, messages int) {
 		r.n, r.size, us(took[0]), us(took[n/2]), us(sum)/float64(n), us(took[n*99/100]), us(took[n-1]))
 }
 
-// serve takes messages until the client says that it is done. It gives up when
-// nothing comes any more, neither packets nor that.
+// serve receives messages until the client reports the end of the test. It gives up when
+// neither packets nor that report arrive any more.
 func (r *perfRun) serve() (received int, err error) {
 	over := make(chan error, 1)
 	go func() {
@@ -358,12 +359,12 @@ func (r *perfRun) serve() (received int, err error) {
 			err = fmt.Errorf("no packet for %v (-patience), and no end of the test over TCP; %d messages came", r.patience, received)
 		}
 	}
-	r.tcp.Close() // ends what waits for the client
+	r.tcp.Close() // ends the read that waits for the client
 	<-over
 	return received, err
 }
 
-// leave exchanges results, where the test has them, and takes leave.
+// leave exchanges results, if the test has them, and ends the handshake connection.
 func (r *perfRun) leave(n int) error {
 	if r.lat && r.op == qp.OpWrite {
 		return nil
@@ -371,15 +372,15 @@ func (r *perfRun) leave(n int) error {
 	tcp := r.tcp
 	if l, ok := tcp.(limited); ok && r.server && !r.both() {
 		_ = l.SetDeadline(time.Time{})
-		tcp = l.Conn // the test may take its time; serve sees to it that it ends
+		tcp = l.Conn // the test may take long; serve ensures that it ends
 	}
 	line := perftestLine(r.local[0])
 	if r.op != qp.OpSend && !r.lat {
 		if _, err := exchange(tcp, r.server, line); err != nil {
 			return err
 		}
-		// Size and iterations as whole numbers; peak, average and rate, which the
-		// peer prints only when it is asked to report both directions, as doubles.
+		// Size and iterations as integers; peak, average and rate, which the peer prints only
+		// when it reports both directions, as doubles.
 		for _, v := range []uint64{uint64(r.size), uint64(n), 0, 0, 0} {
 			b := make([]byte, 8)
 			for i := range b {
@@ -403,7 +404,7 @@ func (r *perfRun) leave(n int) error {
 	return err
 }
 
-// checkPerftest finds options that the tests do not have together.
+// checkPerftest rejects combinations of options that the tests do not have.
 func checkPerftest(o *options) error {
 	test, lat := o.perftest, strings.HasSuffix(o.perftest, "_lat")
 	switch op := perfTests[test].op; {

@@ -13,8 +13,8 @@ import (
 	roce "github.com/roce-go/roce/qp/endpoint"
 )
 
-// perfCM is a test of perftest with -R: the handshake goes in SENDs of a connection of
-// RDMA-CM, and the queue pairs that are tested are connected by it, at the same port.
+// perfCM is a test of perftest with -R: the handshake uses SENDs on a connection of RDMA-CM,
+// and RDMA-CM also connects the queue pairs that are tested, at the same port.
 type perfCM struct {
 	*cmTool
 	perfTest
@@ -25,7 +25,7 @@ type perfCM struct {
 	received   int
 }
 
-// cmMessages is a connection whose reads and writes are a message each.
+// cmMessages is a connection on which each read and each write is one message.
 type cmMessages struct {
 	ctx context.Context
 	c   *roce.Conn
@@ -35,8 +35,9 @@ func (m cmMessages) Read(b []byte) (int, error) { return m.c.Recv(m.ctx, b) }
 
 func (m cmMessages) Write(b []byte) (int, error) { return len(b), m.c.Send(m.ctx, b) }
 
-// perftestKeys is what a test tells of a queue pair: LID, READs taken at once, QPN, PSN,
-// R_Key, address, GID, SRQ and the GID's index, big-endian, as a compiler lays them out.
+// perftestKeys builds the message that describes a queue pair: LID, outstanding READs, QPN,
+// PSN, R_Key, address, GID, SRQ and the GID's index, big-endian, with the padding of the C
+// struct.
 func perftestKeys(p *peer) []byte {
 	be := binary.BigEndian
 	b := make([]byte, 4, 56)
@@ -54,7 +55,7 @@ func parsePerftestKeys(b []byte) *peer {
 	return p
 }
 
-// perftest is ib_send_bw -R and so on.
+// perftest runs ib_send_bw -R and so on.
 func (t *cmTool) perftest(ctx context.Context) error {
 	r := &perfCM{cmTool: t, perfTest: perfTests[t.o.perftest]}
 	if t.o.size == 0 {
@@ -112,15 +113,15 @@ func (t *cmTool) perftest(ctx context.Context) error {
 	}
 	limit := goodbye
 	if t.to != "" {
-		// Our last acknowledgement may be lost: the server sends its message again, for ever,
-		// and once the connection is closed nobody acknowledges it.
+		// Our last acknowledgement may be lost: the server retransmits its message for ever,
+		// and after the connection is closed nothing acknowledges it.
 		limit = max(time.Second, t.o.linger)
 	}
 	t.gone(limit, append(r.conns, c)...)
 	return nil
 }
 
-// swap exchanges what the ends tell of a queue pair; nil is of none.
+// swap exchanges the descriptions of a queue pair; c is nil if there is none.
 func (r *perfCM) swap(c *roce.Conn) (*peer, error) {
 	p := &peer{gid: r.gids[r.gid].As16(), reads: rdAtomic, rkey: r.into.RKey(), va: r.into.Addr()}
 	if c != nil {
@@ -136,7 +137,7 @@ func (r *perfCM) swap(c *roce.Conn) (*peer, error) {
 // server reports whether this end is the server.
 func (r *perfCM) server() bool { return r.cmTool.to == "" }
 
-// handshake does all that comes before the test.
+// handshake does everything before the test.
 func (r *perfCM) handshake(connect func() (*roce.Conn, error)) error {
 	if _, err := perftestOpening(r.ctl, r.server(), r.o.mtu); err != nil {
 		return err
@@ -174,7 +175,7 @@ func (r *perfCM) handshake(connect func() (*roce.Conn, error)) error {
 	return nil
 }
 
-// stream does -n messages on each queue pair.
+// stream sends -n messages on each queue pair.
 func (r *perfCM) stream() error {
 	over := make(chan error, len(r.conns))
 	for i, c := range r.conns {
@@ -211,7 +212,7 @@ func (r *perfCM) streamOn(c *roce.Conn, to *peer) error {
 	return nil
 }
 
-// serve takes messages until the client says that it is done.
+// serve receives messages until the client reports the end of the test.
 func (r *perfCM) serve() error {
 	over := make(chan error, 1)
 	go func() { over <- r.leave() }()
@@ -242,7 +243,7 @@ func (r *perfCM) serve() error {
 	return <-over
 }
 
-// leave exchanges results, where the test has them, and takes leave.
+// leave exchanges results, if the test has them, and ends the handshake connection.
 func (r *perfCM) leave() error {
 	if r.op != qp.OpSend {
 		if _, err := r.swap(nil); err != nil {
@@ -256,7 +257,7 @@ func (r *perfCM) leave() error {
 	}
 	_, err := r.swap(nil)
 	if errors.Is(err, io.EOF) && r.server() {
-		err = nil // the client had all that it wants
+		err = nil // the client has received everything
 	}
 	return err
 }

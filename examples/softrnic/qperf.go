@@ -14,11 +14,11 @@ import (
 	roce "github.com/roce-go/roce/qp/endpoint"
 )
 
-// qperf's tests of reliable connections with -cm1: numbers go over TCP, little-endian,
-// and the connection is made by RDMA-CM, at a port that the server tells. Those of
-// datagrams exchange LIDs and no GIDs, and so are for InfiniBand only.
+// qperf's tests of reliable connections with -cm1: the parameters are sent over TCP,
+// little-endian, and RDMA-CM opens the connection, at a port that the server sends. The
+// datagram tests exchange LIDs and no GIDs, so they work on InfiniBand only.
 
-// qperfTests are what -qperf takes, each with its number in version 0.4.11.
+// qperfTests are the values of -qperf, each with its number in version 0.4.11.
 var qperfTests = map[string]uint16{"rc_bw": 13, "rc_lat": 16, "rc_rdma_read_bw": 17, "rc_rdma_write_bw": 19}
 
 var qperfNames = []string{"rc_bw", "rc_lat", "rc_rdma_read_bw", "rc_rdma_write_bw"}
@@ -43,7 +43,7 @@ type qperfRun struct {
 	mr    *roce.MR
 	test  string
 	size  int
-	n     int // messages; 0: for the time
+	n     int // messages; 0: the test ends by time
 	time  time.Duration
 	done  int // messages
 	bytes int
@@ -96,7 +96,7 @@ func (q *qperfRun) decode(b []byte) error {
 	return nil
 }
 
-// qperf is a client of qperf, or a server for one.
+// qperf runs a client of qperf, or a server for one.
 func (t *cmTool) qperf(ctx context.Context, address string) error {
 	q := &qperfRun{cmTool: t, ctx: ctx, test: t.o.qperf, size: t.o.size, time: t.o.dur}
 	if q.time == 0 {
@@ -139,7 +139,7 @@ func (t *cmTool) qperf(ctx context.Context, address string) error {
 
 func (q *qperfRun) server() bool { return q.cmTool.to == "" }
 
-// open exchanges the request and makes the connection.
+// open exchanges the request and opens the connection.
 func (q *qperfRun) open() error {
 	if !q.server() {
 		if _, err := q.tcp.Write(q.encode()); err != nil {
@@ -182,7 +182,7 @@ func (q *qperfRun) connConfig() roce.ConnConfig {
 	return cfg
 }
 
-// prepare exchanges where memory is, and begins with the peer.
+// prepare exchanges the address and key of the memory, and starts together with the peer.
 func (q *qperfRun) prepare() error {
 	var err error
 	if q.mr, err = q.ep.Register(make([]byte, q.size), qp.RemoteRead|qp.RemoteWrite); err != nil {
@@ -207,7 +207,7 @@ func (q *qperfRun) prepare() error {
 	return nil
 }
 
-// run does messages until there are enough, or the time is over.
+// run sends or receives messages until the number is reached, or the time is over.
 func (q *qperfRun) run(end time.Time) error {
 	ctx := q.ctx
 	if q.n == 0 {
@@ -217,7 +217,7 @@ func (q *qperfRun) run(end time.Time) error {
 	}
 	b := make([]byte, q.size)
 	recv := func() error { _, err := q.c.Recv(ctx, b); return err }
-	send := func() error { return q.c.Send(q.ctx, b) } // what is sent is seen through
+	send := func() error { return q.c.Send(q.ctx, b) } // a Send in progress is not cancelled at the end of the test
 	step := func() error {
 		switch {
 		case q.test == "rc_rdma_read_bw":
@@ -257,7 +257,7 @@ func (q *qperfRun) run(end time.Time) error {
 	return nil
 }
 
-// results exchanges them: processors, ticks a second, times as ticks, and four times
+// results exchanges the results: processors, ticks per second, times in ticks, and four times
 // bytes, messages and errors: sent, received, and both at the other end.
 func (q *qperfRun) results() error {
 	le := binary.LittleEndian
@@ -271,7 +271,7 @@ func (q *qperfRun) results() error {
 	b := le.AppendUint32(nil, 1)
 	b = le.AppendUint32(b, 100)
 	b = append(b, make([]byte, 4+9*8)...)
-	b = le.AppendUint64(b, uint64(q.time.Seconds()*100)) // the real time at the end
+	b = le.AppendUint64(b, uint64(q.time.Seconds()*100)) // the measured time at the end
 	b = append(b, make([]byte, 8*8+24)...)
 	b = le.AppendUint64(b, uint64(q.bytes))
 	b = le.AppendUint64(b, uint64(q.done))

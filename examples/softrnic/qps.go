@@ -9,7 +9,7 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// What both tools use.
+// Values for all tools.
 const (
 	toolQKey  = 0x11111111
 	sendDepth = 128
@@ -18,16 +18,16 @@ const (
 	minRNR    = 12 // 0.64 ms
 )
 
-// path is how packets go to the peer, and how long it may take to respond.
+// path holds the parameters of the path to the peer, and how long a response may take.
 type path struct {
 	vlan     int // -1: no tag
 	dscp     int
 	timeout  int // of the acknowledgement timer, as a code: 4.096 us * 2^timeout
 	retries  int
-	patience time.Duration // how long a tool waits for anything to happen
+	patience time.Duration // how long a tool waits without any progress
 }
 
-// mark gives an address handle the path's VLAN and DSCP.
+// mark sets the path's VLAN and DSCP in an address handle.
 func (p *path) mark(h *qp.AHAttr) {
 	h.TrafficClass = uint8(p.dscp) << 2
 	if p.vlan >= 0 {
@@ -55,7 +55,7 @@ func (e *endpoint) newPair(kind string) (*pair, error) {
 	return e.newPairOn(kind, softnic.NewCQ(), softnic.NewCQ())
 }
 
-// newPairOn makes one with completion queues that others have too.
+// newPairOn creates a pair whose completion queues may be shared.
 func (e *endpoint) newPairOn(kind string, send, recv *softnic.CQ) (*pair, error) {
 	p := &pair{endpoint: e, kind: kinds[kind], send: send, recv: recv}
 	var err error
@@ -70,7 +70,7 @@ func (e *endpoint) newPairOn(kind string, send, recv *softnic.CQ) (*pair, error)
 	return p, err
 }
 
-// prepare lets receives be posted before the peer is known.
+// prepare moves a pair to Init, so that receives can be posted before the peer is known.
 func (p *pair) prepare() (err error) {
 	p.do(func(now time.Time) {
 		err = p.qp.Modify(now, &qp.Attr{State: qp.Init, PKey: 0xffff, QKey: toolQKey, Access: allRights}, qp.AttrState|initMask(p.kind))
@@ -80,13 +80,13 @@ func (p *pair) prepare() (err error) {
 
 const allRights = qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic | qp.FlushGlobal
 
-// peer is the far end, as the tools tell it.
+// peer is the remote end, as the handshake describes it.
 type peer struct {
 	qpn, psn uint32
 	gid      [16]byte
 	rkey     uint32
 	va       uint64
-	reads    int // READs and ATOMICs it takes at once
+	reads    int // READs and ATOMICs that it can have outstanding as responder
 }
 
 // connect takes a pair from Init to RTS.
@@ -105,7 +105,7 @@ func (p *pair) connect(to *peer, mtu int) error {
 	return err
 }
 
-// post posts a send, to the peer for a datagram.
+// post posts a send work request; for a datagram it sets the peer's address.
 func (p *pair) post(now time.Time, wr qp.SendWR) error {
 	wr.Flags |= qp.Signaled
 	if p.kind == qp.UD {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// rcopy's messages have a header: version, command, length, and numbers in the order of
-// the host, little-endian as that of the peers.
+// rcopy's messages have a header: version, command, length, and numbers in the byte order of
+// the host, here little-endian as on the peers.
 const (
 	rcopyOpen  = 1
 	rcopyClose = 2
@@ -26,7 +26,7 @@ func rcopyMessage(cmd byte, data uint32, more []byte) []byte {
 	return append(append(b, make([]byte, 8)...), more...)
 }
 
-// recvRcopy receives a message, and what it has behind its header.
+// recvRcopy receives a message: its header, and the data after it.
 func recvRcopy(s *rsock) (cmd byte, data uint32, more []byte, err error) {
 	h := make([]byte, rcopyHead)
 	if _, err = io.ReadFull(s, h); err != nil {
@@ -51,7 +51,7 @@ func (t *cmTool) rcopyClient(s *rsock) error {
 	if err != nil {
 		return err
 	}
-	path := append([]byte(to), make([]byte, 8-len(to)%8)...) // with a zero
+	path := append([]byte(to), make([]byte, 8-len(to)%8)...) // with a zero byte at the end
 	ask := func(cmd byte, msg []byte) error {
 		if _, err := s.Write(msg); err != nil {
 			return err
@@ -74,7 +74,8 @@ func (t *cmTool) rcopyClient(s *rsock) error {
 	return ask(rcopyClose, rcopyMessage(rcopyClose, 0, nil))
 }
 
-// rcopyServer takes a file. Where it goes is said here, whatever its name is there.
+// rcopyServer receives a file. The local name is given by an option, whatever name the client
+// sends.
 func (t *cmTool) rcopyServer(s *rsock) error {
 	name, start := "", time.Now()
 	for {

@@ -12,9 +12,9 @@ import (
 	roce "github.com/roce-go/roce/qp/endpoint"
 )
 
-// rping: the client sends where its text is; the server READs it and says so; the
-// client sends where the text is to go; the server WRITEs it there and says so. Each
-// message is 16 bytes, big-endian: address, key, length.
+// rping: the client sends the address of its text; the server READs it and sends a message;
+// the client sends the address for the text; the server WRITEs it there and sends a message.
+// Each message is 16 bytes, big-endian: address, key, length.
 
 func rpingMessage(r roce.Remote, n int) []byte {
 	b := binary.BigEndian.AppendUint64(nil, r.Addr)
@@ -62,7 +62,7 @@ func (t *cmTool) rpingServer(ctx context.Context, c *roce.Conn) error {
 		if err := c.WriteRemote(ctx, to, text[:min(len(text), int(to.Len))]); err != nil {
 			return err
 		}
-		// The client may end the connection as soon as it has this: the
+		// The client may end the connection as soon as it has received this: the
 		// acknowledgement that we wait for may be lost then.
 		if err := c.Send(ctx, rpingMessage(roce.Remote{}, 0)); err != nil && !errors.Is(err, io.EOF) {
 			return err
@@ -70,7 +70,7 @@ func (t *cmTool) rpingServer(ctx context.Context, c *roce.Conn) error {
 	}
 }
 
-// rpingClient does -n rounds and checks what comes back.
+// rpingClient does -n rounds and verifies the data that the server WRITEs.
 func (t *cmTool) rpingClient(ctx context.Context) error {
 	cfg := t.config()
 	c, err := t.ep.Dial(ctx, t.to, &cfg)

@@ -17,14 +17,14 @@ import (
 )
 
 // rsockets are byte streams over RDMA-CM, as rdma-core describes them in its
-// librdmacm/docs/rsocket. Each side has a receive buffer of two halves, and tells the
-// peer which of them it may fill by WRITEs into a list at the peer, the target SGL. Data
-// come as WRITEs with immediate data, whose upper 3 bits say what it is about and whose
-// lower 29 how many bytes came, or how many messages may have come in all. The halves are
-// filled one after the other, so that what came stands in a ring.
+// librdmacm/docs/rsocket. Each side has a receive buffer of two halves. It WRITEs the address
+// of each half that the peer may fill into a list at the peer, the target SGL. Data arrive as
+// WRITEs with immediate data: the upper 3 bits are the kind of message, the lower 29 the
+// number of bytes received, or how many messages may be sent in total. The halves are filled
+// one after the other, so the received data form a ring.
 const (
 	rsData  = 0 << 29 // bytes
-	rsSGL   = 4 << 29 // messages that may have come: the list may have changed, too
+	rsSGL   = 4 << 29 // number of messages that may be sent; the list may have changed, too
 	rsIOMap = 6 << 29 // index of an entry
 	rsCtrl  = 7 << 29 // one of those below
 
@@ -45,8 +45,8 @@ type rsock struct {
 	ctx  context.Context
 	ep   *roce.Endpoint
 	c    *roce.Conn
-	list *roce.MR // where we may write, by the peer; then its mapping
-	ring *roce.MR // what comes
+	list *roce.MR // where we may write, set by the peer; then the peer's mapping
+	ring *roce.MR // received data
 
 	order binary.ByteOrder // of the peer's list
 	peer  roce.Remote      // that list; Len counts entries
@@ -54,20 +54,20 @@ type rsock struct {
 	mu      sync.Mutex
 	changed sync.Cond
 	sent    uint16 // messages
-	limit   uint16 // of them, in all
-	target  int    // entry that is being filled
-	came    []int  // messages that came and were not read, in bytes
+	limit   uint16 // of messages, in total
+	target  int    // index of the entry that is being filled
+	came    []int  // sizes in bytes of messages received and not read
 	read    uint16 // messages
-	granted uint16 // when read reaches it, the peer is told
-	at      int    // in the ring, of what is read next
+	granted uint16 // when read reaches it, new credits are sent to the peer
+	at      int    // offset in the ring of the next byte to read
 	free    int    // bytes read and not offered again
-	offered int    // where the next half to be offered begins
+	offered int    // offset of the next half to offer
 	entry   int    // of the peer's list, to be written next
 	eof     bool
 	err     error
 }
 
-// newRsock makes what a connection needs, and the private data that tell of it.
+// newRsock creates what a connection needs, and the private data that describe it.
 func (t *cmTool) newRsock(ctx context.Context) (*rsock, []byte, error) {
 	s := &rsock{ctx: ctx, ep: t.ep, free: rsHalf, offered: rsHalf, entry: 1, granted: rsCredits / 2}
 	s.changed.L = &s.mu
@@ -98,7 +98,7 @@ func entryOf(b []byte, order binary.ByteOrder) roce.Remote {
 	return roce.Remote{Addr: order.Uint64(b), RKey: order.Uint32(b[8:]), Len: order.Uint32(b[12:])}
 }
 
-// start takes what the peer told in its private data, and begins to receive.
+// start decodes the peer's private data, and starts to receive.
 func (s *rsock) start(c *roce.Conn) error {
 	b := c.PrivateData()
 	if len(b) < 8+2*rsEntry || b[0] != 1 {
@@ -119,7 +119,7 @@ func (s *rsock) start(c *roce.Conn) error {
 	return s.offer()
 }
 
-// receive takes messages until the connection ends.
+// receive receives messages until the connection ends.
 func (s *rsock) receive() {
 	for {
 		m, err := s.c.RecvMessage(s.ctx, nil)
@@ -178,7 +178,8 @@ func (s *rsock) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// offer tells the peer of a half that it may fill again, and how many messages may come.
+// offer sends the peer the address of a half that it may fill again, and how many messages it
+// may send.
 func (s *rsock) offer() error {
 	s.mu.Lock()
 	half := s.free >= rsHalf
@@ -217,7 +218,7 @@ func (s *rsock) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// room waits for a place for n bytes or fewer at the peer; 0 is for a message that is no
+// room waits until up to n bytes may be written at the peer; n is 0 for a message without
 // data.
 func (s *rsock) room(n int) (to roce.Remote, err error) {
 	s.mu.Lock()
@@ -237,7 +238,7 @@ func (s *rsock) room(n int) (to roce.Remote, err error) {
 	return to, s.err
 }
 
-// take takes n bytes or fewer from the entry that is being filled.
+// take removes up to n bytes from the entry that is being filled.
 func (s *rsock) take(n int) (to roce.Remote) {
 	s.ep.Do(func(time.Time, *softnic.Port) {
 		b := s.list.Bytes()[s.target*rsEntry:][:rsEntry]
@@ -253,9 +254,9 @@ func (s *rsock) take(n int) (to roce.Remote) {
 	return to
 }
 
-// close ends the stream, and waits a while for the peer to do so.
+// close ends the stream, and waits up to five seconds for the peer to end it too.
 func (s *rsock) close() {
-	_ = s.c.WriteRemoteImm(s.ctx, roce.Remote{}, nil, rsCtrl|rsDisconnect) // the peer may have gone
+	_ = s.c.WriteRemoteImm(s.ctx, roce.Remote{}, nil, rsCtrl|rsDisconnect) // the peer may have disconnected already
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
 		over := s.err != nil
@@ -277,7 +278,7 @@ func (s *rsock) share(mr *roce.MR) error {
 	return s.c.WriteRemoteImm(s.ctx, to, b, rsIOMap) // entry 0
 }
 
-// shared returns what the peer shares, once it has told.
+// shared returns the region that the peer shares, or an error if it has shared none.
 func (s *rsock) shared() (r roce.Remote, err error) {
 	s.ep.Do(func(time.Time, *softnic.Port) { r = entryOf(s.list.Bytes()[rsEntries*rsEntry+8:], binary.LittleEndian) })
 	if r.Len == 0 {
@@ -330,7 +331,7 @@ func (t *cmTool) rsockets(ctx context.Context) error {
 	return err
 }
 
-// count is the bytes that rstream and riostream send where they are to verify them: each
+// count generates the bytes that rstream and riostream send when they verify data: each byte
 // is one more than the one before, in each direction.
 type count byte
 
@@ -350,7 +351,8 @@ func (c *count) is(b []byte) bool {
 	return ok
 }
 
-// said says whether what came was as it should be, which only a peer that verifies sends.
+// said returns the text that tells whether the received data were as expected; only a peer
+// that verifies sends such data.
 func said(ok bool) string {
 	if ok {
 		return "verified"
@@ -396,8 +398,8 @@ func (t *cmTool) rstream(s *rsock) error {
 	return nil
 }
 
-// over reports whether an error of a server's last message says that the client has it,
-// and has ended the connection: the acknowledgement may be lost then.
+// over reports whether the error of a server's last message means that the client has
+// received it and has ended the connection: the acknowledgement may be lost then.
 func (t *cmTool) over(err error) bool { return t.to == "" && errors.Is(err, io.EOF) }
 
 func (t *cmTool) rate(n, size int, start time.Time, what string) {
@@ -405,8 +407,8 @@ func (t *cmTool) rate(n, size int, start time.Time, what string) {
 	fmt.Fprintf(t.out, "%d transfers of %d bytes in %.2f seconds = %.2f Mbit/s, %s\n", n, size, d.Seconds(), float64(n*size)*8/d.Seconds()/1e6, what)
 }
 
-// riostream exchanges mappings, then the client WRITEs -n times into the server's memory,
-// and the server likewise. The last byte of the last has a number.
+// riostream exchanges mappings, then the client WRITEs -n times into the server's memory, and
+// then the server into the client's. The last byte of the last WRITE is a number.
 func (t *cmTool) riostream(s *rsock) error {
 	size := t.size()
 	mr, err := t.ep.Register(bytes.Repeat([]byte{0xff}, size), qp.RemoteWrite)
@@ -436,7 +438,7 @@ func (t *cmTool) riostream(s *rsock) error {
 				new(count).fill(b[:size-1])
 				b[size-1] = marker
 			} else {
-				b[size-1] = 0xff // no number
+				b[size-1] = 0xff // not yet a number
 			}
 			if err := s.c.WriteRemote(s.ctx, to, b); err != nil {
 				return err

@@ -14,8 +14,8 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// parsePeer reads QPN:PSN:GID[:RKEY:ADDRESS], numbers in hexadecimal. A GID with
-// colons stands in brackets.
+// parsePeer reads QPN:PSN:GID[:RKEY:ADDRESS], numbers in hexadecimal. A GID with colons is
+// written in brackets.
 func parsePeer(s string) (*peer, error) {
 	bad := fmt.Errorf("-peer %q is not QPN:PSN:GID[:RKEY:ADDRESS]; an IPv6 address stands in brackets", s)
 	v, rest, err := hexFields(s, 2)
@@ -46,7 +46,7 @@ func parsePeer(s string) (*peer, error) {
 	return p, nil
 }
 
-// serve makes a queue pair with numbers from the command line.
+// serve creates a queue pair with the numbers given on the command line.
 func (e *endpoint) serve(o *options, stdin io.Reader, stdout io.Writer) error {
 	if o.size == 0 {
 		o.size = 4096
@@ -130,7 +130,7 @@ func (e *endpoint) serve(o *options, stdin io.Reader, stdout io.Writer) error {
 	}
 }
 
-// ask does an operation n times.
+// ask performs an operation n times.
 func (p *pair) ask(o *options, to *peer, stdout io.Writer) error {
 	op, ok := map[string]qp.Op{"send": qp.OpSend, "write": qp.OpWrite, "read": qp.OpRead,
 		"fadd": qp.OpFetchAdd, "cswap": qp.OpCmpSwap}[o.op]

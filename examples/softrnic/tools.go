@@ -25,22 +25,22 @@ type tool struct {
 
 var errStuck = errors.New("nothing comes from the peer")
 
-// regionVA is where the region begins for the peer.
+// regionVA is the virtual address of the region for the peer.
 const regionVA = 0x7000_0000_0000
 
 func (t *tool) local(p *pair) *peer {
 	return &peer{qpn: p.qp.Num(), psn: p.psn & 0xffffff, gid: t.gids[t.gid].As16()}
 }
 
-// sameFamily chooses the local address by the peer's.
+// sameFamily chooses a local address of the same family as the peer's.
 func (t *tool) sameFamily(to *peer) error {
 	h, err := t.address(to.gid)
 	t.gid = int(h.SGIDIndex)
 	return err
 }
 
-// pingpong is ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong: a message goes
-// there when one has come here, n times.
+// pingpong is ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong: each end sends a message
+// after it has received one, n times.
 func (t *tool) pingpong(kind string) error {
 	p, err := t.newPair(kind)
 	if err != nil {
@@ -55,7 +55,7 @@ func (t *tool) pingpong(kind string) error {
 	}
 	if kind == "ud" {
 		grh = qp.GRHSize
-		t.mtu = 4096 // what the port takes, not what the peer says
+		t.mtu = 4096 // the port's MTU, not the one that the peer sent
 	}
 	if err := p.prepare(); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (t *tool) pingpong(kind string) error {
 					if wc.Status == qp.LocalLengthErr {
 						err = fmt.Errorf("%w: the peer's messages are longer than %d bytes: start both with the same size", err, t.size)
 					}
-					return true // the rest is flushed
+					return true // the rest was flushed
 				}
 				if int(wc.ByteLen) != grh+t.size {
 					err = fmt.Errorf("received %d bytes, not %d: start both with the same size", int(wc.ByteLen)-grh, t.size)
@@ -157,12 +157,12 @@ func (t *tool) pingpong(kind string) error {
 	d := time.Since(start)
 	fmt.Fprintf(t.out, "%d bytes in %.2f seconds = %.2f Mbit/s\n%d iterations in %.2f seconds = %.2f us each\n",
 		2*t.n*t.size, d.Seconds(), float64(2*t.n*t.size)*8/d.Seconds()/1e6, t.n, d.Seconds(), float64(d.Microseconds())/float64(t.n))
-	// An acknowledgement that the peer waits for may be lost.
+	// An acknowledgement that the peer waits for may have been lost.
 	t.linger()
 	return nil
 }
 
-// linger answers what still comes, for a moment.
+// linger acknowledges retransmitted packets for a while.
 func (t *tool) linger() {
 	t.wait(200*time.Millisecond, func(time.Time) bool { return false })
 }

@@ -14,8 +14,8 @@ import (
 // udaddyQKey is the Q_Key of RDMA-CM's datagram services.
 const udaddyQKey = 0x01234567
 
-// udaddy exchanges datagrams: the client resolves the service, sends all of its
-// messages with its QP number as immediate data, and gets as many back.
+// udaddy exchanges datagrams: the client resolves the service, sends all of its messages with
+// its QP number as immediate data, and receives as many.
 func (t *cmTool) udaddy(ctx context.Context) error {
 	p, bufs, err := t.datagrams()
 	if err != nil {
@@ -50,13 +50,13 @@ func (t *cmTool) udaddy(ctx context.Context) error {
 	if err := t.sendDatagrams(ctx, p, qkey); err != nil {
 		return err
 	}
-	// A SIDR_REP may be lost, and be asked for again.
+	// A SIDR_REP may be lost, and the SIDR_REQ repeated.
 	p.wait(time.Second, func(time.Time) bool { return false })
 	return nil
 }
 
-// mckey is rdma-core's tool of that name: it receives -n datagrams of a multicast group,
-// or with the group's address sends them.
+// mckey is rdma-core's tool of that name: it receives -n datagrams of a multicast group, or
+// sends them if the group's address is given.
 func (t *cmTool) mckey(ctx context.Context, address string) error {
 	group := t.o.group
 	if address != "" {
@@ -83,7 +83,7 @@ func (t *cmTool) mckey(ctx context.Context, address string) error {
 	return t.sendDatagrams(ctx, p, udaddyQKey)
 }
 
-// datagrams makes a UD queue pair with receives.
+// datagrams creates a UD queue pair with receives.
 func (t *cmTool) datagrams() (*pair, [][]byte, error) {
 	p := &pair{endpoint: t.endpoint, kind: qp.UD, send: softnic.NewCQ(), recv: softnic.NewCQ()}
 	n, size := t.o.n, t.size()
@@ -153,8 +153,8 @@ func firstOf(a, b error) error {
 	return b
 }
 
-// recvDatagrams takes -n datagrams. Datagrams may be lost: the error says how many
-// came.
+// recvDatagrams receives -n datagrams. Datagrams may be lost: the error tells how many
+// arrived.
 func (t *cmTool) recvDatagrams(ctx context.Context, p *pair, bufs [][]byte) error {
 	for got := 0; got < t.o.n; {
 		var err error
