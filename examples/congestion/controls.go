@@ -10,24 +10,24 @@ import (
 	"github.com/roce-go/roce/qp/congestion/timely"
 )
 
-// path is what a controller may have to know of the network.
+// path holds what a controller may need to know about the network.
 type path struct {
-	rate  uint64 // of hosts' links, bits per second
-	links int    // of the longest way
+	rate  uint64 // rate of the hosts' links, bits per second
+	links int    // number of links of the longest path
 	mtu   int
 	n     int // senders
 }
 
-// floor is the least rate of flows where a control has one: the gigabit of HPCC's
+// floor is the minimum rate of flows for the controls that have one: the 1 Gb/s of HPCC's
 // scripts, but no more than a quarter of a fair share.
 func (p *path) floor() uint64 { return min(1e9, p.rate/uint64(4*p.n)) }
 
-// overhead is what goes with the payload of a packet on the wire: headers, FCS,
+// overhead is the number of bytes on the wire besides the payload of a packet: headers, FCS,
 // preamble and gap.
 const overhead = 82
 
-// baseRTT is a round trip without queues: each link takes a microsecond both ways and
-// is crossed by a packet, and by an acknowledgement in next to no time.
+// baseRTT is the round-trip time without queues: each link takes a microsecond in each
+// direction and the serialisation time of a packet, plus 100 ns for an acknowledgement.
 func (p *path) baseRTT() time.Duration {
 	packet := float64(p.mtu+overhead) * 8e9 / float64(p.rate)
 	return time.Duration(p.links) * (2*linkDelay + time.Duration(packet) + 100)
@@ -35,7 +35,7 @@ func (p *path) baseRTT() time.Duration {
 
 const linkDelay = time.Microsecond
 
-// control is a way to control congestion.
+// control is a congestion control.
 type control struct {
 	name, title string
 	make        func(p *path) congestion.Controller
@@ -53,7 +53,7 @@ var controls = []control{
 		return hpcc.Controller(c)
 	}},
 	{"swift", "Swift", func(p *path) congestion.Controller {
-		return swift.Controller(swift.Defaults()) // each flow is told its hops
+		return swift.Controller(swift.Defaults()) // swift.Controller gets the number of hops of each flow
 	}},
 	{"timely", "TIMELY", func(p *path) congestion.Controller {
 		c := timely.Defaults()
@@ -75,5 +75,5 @@ func controlOf(name string) *control {
 			return &controls[i]
 		}
 	}
-	panic("no control " + name) // names are checked
+	panic("no control " + name) // cannot happen: names are checked
 }

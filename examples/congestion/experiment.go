@@ -12,18 +12,18 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// dscp is that of the data, whose priority is 3, and urgent that of CNPs and
-// acknowledgements, whose priority is 6.
+// dscp marks the data, whose priority is 3, and urgent marks CNPs and acknowledgements, whose
+// priority is 6.
 const (
 	dscp     = 26
 	lossless = 1 << 3
 	urgent   = 48
 )
 
-// experiment is a scenario with a control, and what came of it.
+// experiment is a scenario with a control, and its results.
 type experiment struct {
 	o        *options
-	Point    int     `json:"point"` // among all runs, of all shards
+	Point    int     `json:"point"` // index among all runs of all shards
 	Scenario string  `json:"scenario"`
 	Control  string  `json:"control"`
 	Virtual  float64 `json:"virtual_ms"`
@@ -51,12 +51,12 @@ type experiment struct {
 
 	Rounds []float64 `json:"round_us,omitempty"`      // allreduce
 	Bins   []lab.Bin `json:"slowdown,omitempty"`      // websearch, mixed
-	Slow   float64   `json:"slowdown_mean,omitempty"` // the same
-	Left   int       `json:"unfinished,omitempty"`    // the same
+	Slow   float64   `json:"slowdown_mean,omitempty"` // websearch, mixed
+	Left   int       `json:"unfinished,omitempty"`    // websearch, mixed
 
 	ecn    cnp.CongestionParams
 	report *lab.Report
-	from   time.Duration // of the second half
+	from   time.Duration // start of the second half
 	to     time.Duration
 }
 
@@ -65,14 +65,14 @@ type flowResult struct {
 	Goodput float64 `json:"goodput_gbps"`
 }
 
-// scenario is what hosts do.
+// scenario describes the traffic of the hosts.
 type scenario struct {
 	name  string
-	title string  // with the number of senders for %d
+	title string  // %d stands for the number of senders
 	ms    float64 // virtual milliseconds
-	rate  float64 // Gb/s of hosts' links
-	links int     // of the longest way
-	first string  // the words for a flow that is set apart from the others
+	rate  float64 // rate of the hosts' links, Gb/s
+	links int     // number of links of the longest path
+	first string  // label of a flow that is shown apart from the others
 	build func(b *builder) error
 }
 
@@ -101,10 +101,10 @@ func scenarioOf(name string) *scenario {
 			return &scenarios[i]
 		}
 	}
-	panic("no scenario " + name) // names are checked
+	panic("no scenario " + name) // cannot happen: names are checked
 }
 
-// builder is an experiment in the making.
+// builder builds and runs an experiment.
 type builder struct {
 	*experiment
 	n     int
@@ -113,13 +113,13 @@ type builder struct {
 	s     *lab.Scenario
 	f     *lab.Fabric
 
-	timed []*simnet.Flow // whose message times are of interest
+	timed []*simnet.Flow // flows whose message times are reported
 	fair  []int          // flows that should be equal; nil: all
-	after func()         // what to do at the end
-	play  *lab.Playing   // transfers that come and go, or nil
+	after func()         // called at the end of the run
+	play  *lab.Playing   // transfers that start and end during the run, or nil
 }
 
-// run does the experiment, and calls step after each part of it.
+// run runs the experiment, and calls step after each part of it.
 func (e *experiment) run(step func()) error {
 	o, sc := e.o, scenarioOf(e.Scenario)
 	e.Virtual, e.Rate = o.ms, o.rate
@@ -166,7 +166,7 @@ func (e *experiment) run(step func()) error {
 	return nil
 }
 
-// on takes the network that a topology makes.
+// on sets the network that a topology has built, and its scenario.
 func (b *builder) on(f *lab.Fabric, err error) error {
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (b *builder) on(f *lab.Fabric, err error) error {
 	return nil
 }
 
-// flow adds messages of size bytes from one host to another, without end.
+// flow adds a flow of messages of size bytes from one host to another, without end.
 func (b *builder) flow(name string, from, to *simnet.Host, size int, start, every time.Duration) *simnet.Flow {
 	return b.s.Flow(simnet.FlowConfig{
 		Name: name, From: from, To: to, Op: qp.OpWrite, Size: size, Count: 1 << 30, Depth: 4, Start: start, Interval: every,
@@ -184,7 +184,7 @@ func (b *builder) flow(name string, from, to *simnet.Host, size int, start, ever
 }
 
 func (b *builder) conn() simnet.ConnConfig {
-	// A timeout of 17 ms: a pause may last for some.
+	// A timeout of 17 ms, because a pause may last several milliseconds.
 	c := simnet.ConnConfig{MTU: b.o.mtu, DSCP: dscp, SendDepth: 64, Timeout: 12, RetryForever: true}
 	if b.o.selective {
 		c.Selective.Packets = 512
@@ -230,8 +230,8 @@ func burst(b *builder) error {
 	return nil
 }
 
-// parking is four switches in a row. The long flow goes from the first to the last,
-// and over each link goes a flow from one switch to the next.
+// parking has four switches in a row. The long flow goes from the first to the last; over
+// each link between switches goes one more flow, from one switch to the next.
 func parking(b *builder) error {
 	n := simnet.New(b.top.Network)
 	var sw []*simnet.Switch
@@ -291,8 +291,8 @@ func parking(b *builder) error {
 	return nil
 }
 
-// unfair has PFC pause the receiver's switch by its inputs: one has many flows, one has
-// one.
+// unfair has a receiver's switch with two inputs that PFC may pause: many flows arrive at
+// one, one flow at the other.
 func unfair(b *builder) error {
 	if err := b.on(b.top.Dumbbell(max(b.n, 2))); err != nil {
 		return err
@@ -307,7 +307,7 @@ func unfair(b *builder) error {
 }
 
 func victim(b *builder) error {
-	b.top.Core = b.top.Rate * uint64(b.n+1) // room for all
+	b.top.Core = b.top.Rate * uint64(b.n+1) // enough for all flows
 	if err := b.on(b.top.Dumbbell(b.n + 1)); err != nil {
 		return err
 	}
@@ -322,7 +322,7 @@ func victim(b *builder) error {
 	return nil
 }
 
-// collect draws the figures from the report.
+// collect takes the results from the report.
 func (b *builder) collect() {
 	e, r := b.experiment, b.report
 	e.to = r.At(len(r.Queues[0].Bytes) - 1)
@@ -339,7 +339,7 @@ func (b *builder) collect() {
 	}
 	window := time.Millisecond
 	if e.Scenario == "burst" {
-		window = 5 * time.Millisecond // bursts are that far apart
+		window = 5 * time.Millisecond // the interval of the bursts
 	}
 	if len(e.Flows) != 0 {
 		e.Jain = r.Fairness(e.from, e.to, window, b.fair...)
@@ -366,10 +366,11 @@ func (e *experiment) times(times []time.Duration) {
 	e.Messages, e.FCT50, e.FCT99, e.FCTMax = len(times), us(0.5), us(0.99), us(1)
 }
 
-// binEdges are the sizes that slowdowns are told apart by, in bytes.
+// binEdges are the limits of the message sizes, in bytes, for which slowdowns are reported
+// separately.
 var binEdges = []int{10_000, 30_000, 80_000, 200_000, 1_000_000, 5_000_000}
 
-// websearch has messages arrive by chance, each over a queue pair of its own from one
+// websearch has messages that arrive at random times, each on its own queue pair from one
 // host to another.
 func websearch(b *builder) error {
 	b.top.Core = 2 * b.top.Rate
@@ -379,10 +380,10 @@ func websearch(b *builder) error {
 	return b.arrivals(lab.WebSearch, 0.5, b.conn())
 }
 
-// mixed is much like what Mittal et al. (2018) simulate, on links of 1 us instead of 2: a fat
-// tree of 54 hosts with two bandwidth-delay products of buffer for each port, and with
-// selective repeat one of them in flight. Half of the messages are of a packet, and 15 % of
-// 200 KB to 3 MB.
+// mixed is similar to what Mittal et al. (2018) simulate, with links of 1 us instead of 2: a
+// fat tree of 54 hosts with two bandwidth-delay products of buffer for each port, and with
+// selective repeat one of them in flight. Half of the messages are one packet long, and 15 %
+// are 200 KB to 3 MB.
 func mixed(b *builder) error {
 	const ports, portBuffer = 6, 120_000
 	b.top.Switch.Buffer = ports * portBuffer
@@ -403,8 +404,8 @@ func mixed(b *builder) error {
 	return b.arrivals(sizes, 0.7, c)
 }
 
-// arrivals has messages arrive by chance in the first three quarters of the time, at a load
-// of the hosts' links.
+// arrivals adds messages at random times in the first three quarters of the run, at a given
+// load of the hosts' links.
 func (b *builder) arrivals(sizes *lab.Sizes, load float64, c simnet.ConnConfig) (err error) {
 	hosts := b.f.Hosts()
 	b.s.Watch(hosts[0].Link().BA())
@@ -428,43 +429,43 @@ func (b *builder) arrivals(sizes *lab.Sizes, load float64, c simnet.ConnConfig) 
 		}
 		b.Slow /= float64(max(1, len(times)))
 		bins := lab.Slowdowns(out, binEdges, 0)
-		b.Bins = bins[:len(bins)-1] // the last is that of all
+		b.Bins = bins[:len(bins)-1] // the last bin holds all sizes
 		b.times(times)
 		b.Goodput = float64(bytes) * 8 / float64(b.total)
 	}
 	return nil
 }
 
-// reduceBytes is what an all-reduce sums up.
+// reduceBytes is the size of the data of an all-reduce.
 const reduceBytes = 8 << 20
 
-// allreduce has hosts do a ring all-reduce over and over: each of n hosts sends its part
-// of 1/n to the next, 2 (n-1) times. A step begins when the part of the step before has
-// come from the neighbour, and a round, at each host, when the one before is over there.
+// allreduce has hosts do a ring all-reduce over and over: each of n hosts sends its part of
+// 1/n to the next, 2 (n-1) times. A step starts when the part of the step before has arrived
+// from the neighbour; a round starts at each host when it has finished the round before.
 func allreduce(b *builder) error {
 	if b.n < 2 || b.n%2 != 0 {
 		return fmt.Errorf("allreduce takes an even number of hosts, -n %d is none", b.n)
 	}
-	// Two racks, and as many ways between them as a rack has hosts: which flows
-	// share one is luck.
+	// Two racks, and as many paths between them as a rack has hosts: which flows share a path
+	// is random.
 	if err := b.on(b.top.Clos(2, b.n/2, b.n/2)); err != nil {
 		return err
 	}
-	b.s.Watch(b.f.Switches()[0].Outputs()[b.n/2]) // the first way up
+	b.s.Watch(b.f.Switches()[0].Outputs()[b.n/2]) // the first uplink
 
 	round := lab.RingAllReduce(b.n, reduceBytes)
 	for i := range round { // from rack to rack
 		place := func(h int) int { return h%2*(b.n/2) + h/2 }
 		round[i].From, round[i].To = place(round[i].From), place(round[i].To)
 	}
-	sent := 2 * float64(b.n-1) / float64(b.n) * reduceBytes * 8 // bits by a host in a round
-	most := int(b.total.Seconds()*float64(b.top.Rate)/sent) + 1 // rounds
+	sent := 2 * float64(b.n-1) / float64(b.n) * reduceBytes * 8 // bits that a host sends in a round
+	most := int(b.total.Seconds()*float64(b.top.Rate)/sent) + 1 // upper limit of the number of rounds
 	var err error
 	if b.play, err = (lab.Play{Conn: b.conn()}).Start(b.f.Network, lab.Rounds(round, most)); err != nil {
 		return err
 	}
 	b.after = func() {
-		// A round is from the end of the one before to when its last part has come.
+		// A round lasts from the end of the round before until its last part has arrived.
 		var times []time.Duration
 		last, out := time.Duration(0), b.play.Outcomes()
 		for ; len(out) >= len(round); out = out[len(round):] {

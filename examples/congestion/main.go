@@ -1,7 +1,6 @@
-// Congestion shows congestion controls side by side: an incast, two flows that share
-// a link, a burst against a long flow, a parking lot, a flow that suffers from pauses
-// meant for others, an all-reduce, and messages of a web search cluster. See usage.go
-// for its help text.
+// Congestion compares congestion controls: an incast, two flows that share a link, a burst
+// against a long flow, a parking lot, a flow that suffers from pauses meant for others, an
+// all-reduce, and messages of a web search cluster. See usage.go for its help text.
 package main
 
 import (
@@ -36,8 +35,8 @@ type options struct {
 	scenarios, controls []string
 	n, mtu              int
 	rate                float64 // Gb/s; 0: the scenario's
-	ms                  float64 // 0: the scenario's
-	kmin, kmax, pmax    float64 // KB, KB, percent; below 0: by rate
+	ms                  float64 // 0: the scenario's duration
+	kmin, kmax, pmax    float64 // KB, KB, percent; below 0: derived from the link rate
 	pfc, selective      bool
 	shard               lab.Shard
 	seed                uint64
@@ -45,9 +44,9 @@ type options struct {
 	svg                 string
 }
 
-// marking returns how switches mark: as told, or by the rate of the links. The paper's
-// thresholds are for 40 Gb/s; above, those of HPCC's scripts are taken, which grow with
-// the rate.
+// marking returns how switches mark: by the options, or by the rate of the links. The paper's
+// thresholds are for 40 Gb/s; above that rate those of HPCC's scripts are used, which grow
+// with the rate.
 func (o *options) marking(rate float64) cnp.CongestionParams {
 	p := cnp.PaperCongestion()
 	if rate > 40 {
@@ -66,7 +65,7 @@ func (o *options) marking(rate float64) cnp.CongestionParams {
 	return p
 }
 
-// choose splits a list of names; "all" is all of them.
+// choose splits a list of names; "all" selects all of them.
 func choose(flagName, s string, from []string) ([]string, error) {
 	if s == "all" {
 		return from, nil
@@ -184,7 +183,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if o.json {
 			b, err := json.Marshal(r)
 			if err != nil {
-				panic(err) // no value here can fail
+				panic(err) // cannot happen: no value here can fail
 			}
 			out.Write(append(b, '\n'))
 		}
@@ -206,8 +205,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// fileOf returns the name of the picture of a scenario: its own where there are
-// several.
+// fileOf returns the file name of a scenario's picture; with several scenarios each gets its
+// own.
 func (o *options) fileOf(scenario string) string {
 	if len(o.scenarios) == 1 {
 		return o.svg
@@ -216,8 +215,8 @@ func (o *options) fileOf(scenario string) string {
 	return strings.TrimSuffix(o.svg, ext) + "-" + scenario + ext
 }
 
-// runAll runs the experiments of a shard on all processors: they have nothing in common.
-// It returns them.
+// runAll runs the experiments of a shard on all processors: they share nothing. It returns
+// them.
 func runAll(runs []*experiment, shard lab.Shard, progress *term.Progress) (mine []*experiment, err error) {
 	all := int64(0)
 	for i := range runs {
@@ -244,7 +243,7 @@ func runAll(runs []*experiment, shard lab.Shard, progress *term.Progress) (mine 
 	return mine, err
 }
 
-// parts is how many pieces a run is done in, for the progress line.
+// parts is the number of parts of a run, for the progress line.
 const parts = 20
 
 func milliseconds(ms float64) time.Duration { return time.Duration(ms * 1e6) }

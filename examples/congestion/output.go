@@ -28,7 +28,7 @@ func of(runs []*experiment, scenario string) (es []*experiment) {
 	return es
 }
 
-// others returns the flows but for the one that the scenario sets apart.
+// others returns the flows without the one that the scenario shows apart.
 func (e *experiment) others() []flowResult {
 	switch scenarioOf(e.Scenario).first {
 	case "":
@@ -38,7 +38,7 @@ func (e *experiment) others() []flowResult {
 	}
 }
 
-// row is a figure of all runs of a scenario.
+// row is a result of all runs of a scenario.
 type row struct {
 	name  string
 	value func(e *experiment) string
@@ -62,7 +62,7 @@ func table(w io.Writer, runs []*experiment, o *options) {
 		}
 		counts := countRows()
 		if len(es[0].Bins) != 0 {
-			counts = counts[queueRows:] // no queue is the congested one
+			counts = counts[queueRows:] // there is no congested queue
 		}
 		rows = append(rows, counts...)
 		for _, r := range rows {
@@ -169,7 +169,7 @@ func sizeText(n int) string {
 	return fmt.Sprintf("%d KB", n/1000)
 }
 
-// queueRows is how many of countRows are of the congested queue.
+// queueRows is the number of countRows about the congested queue.
 const queueRows = 3
 
 func countRows() []row {

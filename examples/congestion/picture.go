@@ -9,7 +9,7 @@ import (
 	"github.com/roce-go/roce/qp/simnet/lab"
 )
 
-// notes say what to look at.
+// notes tell what to look at in a picture.
 var notes = map[string][]string{
 	"incast": {"With PFC alone the queue fills until the senders are paused, and stays there. The others keep it where they aim: DCQCN about",
 		"its marking thresholds, Swift and TIMELY at a delay, HPCC empty. What is above is the first round trips of all senders at full rate.",
@@ -29,13 +29,13 @@ var notes = map[string][]string{
 	"mixed":     {"A slowdown is the time of a message over what it takes on an empty network. Try -pfc=false -selective."},
 }
 
-// Parts of a picture: points across it.
+// Parts of a picture: number of points along the time axis.
 const (
 	ratePoints  = 240
 	queuePoints = 480
 )
 
-// queueFloor is where the axis of queues begins, in KB: empty queues are drawn there.
+// queueFloor is the lowest value of the queue axis, in KB: empty queues are drawn there.
 const queueFloor = 1
 
 // picture draws a scenario, with one scale for all charts of a kind.
@@ -57,7 +57,7 @@ func picture(scenario string, runs []*experiment, o *options) []byte {
 			slowdownChart(es, "99th percentile", func(b *lab.Bin) float64 { return b.P99 }))
 		most := max(p.Charts[0].YMax, p.Charts[1].YMax)
 		p.Charts[0].YMax, p.Charts[1].YMax = most, most
-		for i := range p.Charts[1].Series { // one legend, where there is room for it
+		for i := range p.Charts[1].Series { // one legend, in the chart with room for it
 			p.Charts[1].Series[i].Name = ""
 		}
 	default:
@@ -66,7 +66,7 @@ func picture(scenario string, runs []*experiment, o *options) []byte {
 	return p.Render()
 }
 
-// curves are rates and queue over time, a row for each control.
+// curves draws rates and queue over time, a row for each control.
 func curves(es []*experiment, o *options) (out []svg.Chart) {
 	rate, queue := 0.0, 0
 	for _, e := range es {
@@ -101,7 +101,7 @@ func (e *experiment) rates(o *options) svg.Chart {
 	for i := range r.Flows {
 		s := svg.Series{Name: r.Flows[i].Flow.Name(), Thin: len(r.Flows) > 3}
 		if apart && i > 0 {
-			// Many of a kind: one colour, one line in the legend.
+			// Flows of the same kind have one colour and one line in the legend.
 			s.Colour, s.Thin = svg.Palette[1], true
 			if s.Name = ""; i == 1 {
 				s.Name = map[string]string{"burst": "each burst sender", "victim": "each incast sender", "unfair": "each far host", "parking": "each flow over one link"}[e.Scenario]
@@ -115,7 +115,7 @@ func (e *experiment) rates(o *options) svg.Chart {
 		}
 		c.Series = append(c.Series, s)
 	}
-	if apart { // on top
+	if apart { // drawn last, above the others
 		slices.Reverse(c.Series)
 		c.Series[len(c.Series)-1].Colour = svg.Palette[0]
 	}
@@ -126,7 +126,7 @@ func (e *experiment) rates(o *options) svg.Chart {
 	return c
 }
 
-// queue draws the congested queue: its mean, and its most, in each interval.
+// queue draws the congested queue: its mean and its maximum in each interval.
 func (e *experiment) queue() svg.Chart {
 	c := svg.Chart{
 		Title: controlOf(e.Control).title + ": the congested queue", XLabel: "virtual time, ms", YLabel: "queue, KB (logarithmic)",
@@ -173,7 +173,7 @@ func roundsChart(es []*experiment) svg.Chart {
 	return c
 }
 
-// longest is the longest message, in bytes.
+// longest is the size of the longest message, in bytes.
 const longest = 30_000_000
 
 // slowdownChart draws slowdowns by size, a line for each control.

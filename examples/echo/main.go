@@ -1,5 +1,5 @@
-// Command echo shows qp/endpoint: a server that returns what it receives, and a
-// client, each a RoCE v2 endpoint on a UDP socket of its own, without any privilege.
+// Command echo shows qp/endpoint: a server that returns what it receives, and a client, each
+// a RoCE v2 endpoint on its own UDP socket, without any privilege.
 package main
 
 import (
@@ -97,7 +97,8 @@ func both(ctx context.Context, server, client, to string, n int, stdout io.Write
 	return ask(ctx, ep, to, n, stdout)
 }
 
-// serve tells each client where the memory is, and then returns what it sends.
+// serve sends each client the address and key of the memory, and then returns what it
+// receives.
 func serve(ctx context.Context, l *endpoint.Listener, mr *endpoint.MR) error {
 	for {
 		c, err := l.Accept(ctx)

@@ -1,6 +1,6 @@
-// Lossy shows what packet loss does to the goodput of reliable connections, which
-// go back to the lost packet and send everything after it again, and what selective
-// repeat makes of it. See usage.go for its help text.
+// Lossy shows how packet loss reduces the goodput of reliable connections, which go back to
+// the lost packet and retransmit everything after it, and how selective repeat improves it.
+// See usage.go for its help text.
 package main
 
 import (
@@ -58,7 +58,7 @@ func parseMTU(s string) (int, error) {
 	return n, nil
 }
 
-// parseSize reads bytes, with K or M for binary thousands and millions.
+// parseSize reads a number of bytes; K and M are powers of 1024.
 func parseSize(s string) (int, error) {
 	digits, unit := strings.TrimRight(s, "KkMm"), 1
 	switch s[len(digits):] {
@@ -134,7 +134,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	var svg *os.File
 	if o.svg != "" {
-		// Before the work, which takes a while.
+		// The output file is created before the measurement, which takes a while.
 		var err error
 		if svg, err = os.Create(o.svg); err != nil {
 			return fail("%v", err)
@@ -154,7 +154,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 			if o.json {
 				b, err := json.Marshal(p)
 				if err != nil {
-					panic(err) // no value here can fail
+					panic(err) // cannot happen: no value here can fail
 				}
 				out.Write(append(b, '\n'))
 			}
@@ -179,8 +179,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// measureAll measures every point, on all processors: networks have nothing in
-// common, and each is the same whatever runs beside it.
+// measureAll measures every point, on all processors: the networks share nothing, so a result
+// does not depend on what runs at the same time.
 func measureAll(curves []*curve, o *options, progress *term.Progress) error {
 	var work []*point
 	for _, c := range curves {

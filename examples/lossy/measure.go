@@ -18,8 +18,8 @@ const (
 	delay = 2 * time.Microsecond
 )
 
-// Where timeouts may matter, a point goes on until it has seen enough of them, or its
-// goodput is known to within near of itself, or rare times as many packets as asked for
+// If timeouts may matter, a measurement goes on until it has seen enough timeouts, or the
+// goodput is known to within a factor of near, or rare times the requested number of packets
 // have arrived.
 const (
 	enough = 30
@@ -27,7 +27,7 @@ const (
 	rare   = 8
 )
 
-// point is a transfer.
+// point is a measurement of one transfer.
 type point struct {
 	MTU      int     `json:"mtu"`
 	Size     int     `json:"size"`
@@ -35,8 +35,8 @@ type point struct {
 	Loss     float64 `json:"loss"`
 	Selects  bool    `json:"selective_repeat"`
 	Goodput  float64 `json:"goodput_gbps"`
-	Low      float64 `json:"goodput_low_gbps"`  // by the number of timeouts, 95 %
-	High     float64 `json:"goodput_high_gbps"` // by the number of timeouts, 95 %
+	Low      float64 `json:"goodput_low_gbps"`  // lower bound by the number of timeouts, 95 %
+	High     float64 `json:"goodput_high_gbps"` // upper bound by the number of timeouts, 95 %
 	Model    float64 `json:"model_gbps"`
 	Packets  uint64  `json:"packets"`
 	Lost     uint64  `json:"lost"`
@@ -55,11 +55,11 @@ type curve struct {
 	points             []point
 }
 
-// others are the timeouts of the last panel.
+// others are the other timeouts, for the last panel.
 var others = []int{14, 10, 6}
 
-// curves returns what is to be measured: every MTU with every size, and the largest
-// size with selective repeat, then the largest of both with other timeouts.
+// curves returns what is measured: every MTU with every size, and the largest size with
+// selective repeat, then the largest MTU and size with other timeouts.
 func (o *options) curves() (cs []*curve) {
 	add := func(mtu, size, timeout int, selective bool) {
 		c := &curve{mtu: mtu, size: size, timeout: timeout, selective: selective}
@@ -86,14 +86,14 @@ func (o *options) curves() (cs []*curve) {
 	return cs
 }
 
-// Timeouts of selective repeat, those that a qp.Selective has unless it says otherwise.
+// Timeouts of selective repeat: the defaults of qp.Selective.
 const (
 	rtoLow  = 100 * time.Microsecond
 	rtoHigh = 320 * time.Microsecond
 )
 
-// selective returns selective repeat with some four times as many packets outstanding
-// as a round trip takes: the sender goes on while it repairs.
+// selective returns selective repeat with about four times as many packets in flight as a
+// round trip needs, so that the sender goes on while it retransmits.
 func selective(mtu int) qp.Selective {
 	packet := float64(mtu+wire) * 8 / (rate / 1e9)
 	return qp.Selective{Packets: max(16, int(4*turn(packet)/packet)), RTOLow: rtoLow, RTOHigh: rtoHigh}
@@ -129,7 +129,7 @@ func (p *point) measure(o *options) error {
 	q, _ := f.QPs()
 	most := uint64(o.packets)
 	if p.Loss >= 0.0002 {
-		// Timeouts are rare and weigh much.
+		// Timeouts are rare, but each one costs much time.
 		most *= rare
 	}
 	perPacket := uint64(min(p.MTU, p.Size))
@@ -154,8 +154,8 @@ func (p *point) measure(o *options) error {
 	return nil
 }
 
-// estimate sets the goodput, and within what it lies by the number of timeouts that were
-// seen: they are rare, long, and come by chance.
+// estimate sets the goodput and its bounds. The bounds follow from the number of timeouts
+// seen, which are rare, long, and random.
 func (p *point) estimate(took time.Duration, bytes, timeouts uint64) {
 	p.Timeouts = timeouts
 	few, many := poisson(float64(timeouts))
@@ -168,8 +168,8 @@ func (p *point) estimate(took time.Duration, bytes, timeouts uint64) {
 	}
 }
 
-// poisson returns between what the mean of a Poisson variable lies of which n was seen,
-// with a chance of 95 %, to some per cent (the square root of such a variable has a
+// poisson returns the bounds of the mean of a Poisson variable of which n was observed, with
+// a probability of 95 %, accurate to some per cent (the square root of such a variable has a
 // variance of a quarter).
 func poisson(n float64) (low, high float64) {
 	if n == 0 {
@@ -178,10 +178,10 @@ func poisson(n float64) (low, high float64) {
 	return max(0, math.Pow(math.Sqrt(n)-0.98, 2)), math.Pow(math.Sqrt(n+1)+0.98, 2)
 }
 
-// vague reports whether timeouts make the goodput uncertain by much.
+// vague reports whether timeouts make the goodput very uncertain.
 func (p *point) vague() bool { return p.Low < 0.7*p.Goodput || p.High > 1.4*p.Goodput }
 
-// cliff returns the loss at which the curve falls to half of what it is without,
+// cliff returns the loss at which the goodput is half of that without loss, interpolated
 // between the points on the logarithm of the loss.
 func (c *curve) cliff() (loss float64, ok bool) {
 	ps := slices.Clone(c.points)
@@ -329,27 +329,27 @@ func picture(curves []*curve, o *options) []byte {
 	return p.Render()
 }
 
-// wire is what a data packet takes on the link besides its payload, in bytes: preamble,
-// Ethernet, IPv4, UDP, BTH, ICRC, FCS and the least gap between frames.
+// wire is the number of bytes of a data packet on the link besides its payload: preamble,
+// Ethernet, IPv4, UDP, BTH, ICRC, FCS and the minimum gap between frames.
 const wire = 8 + 14 + 20 + 8 + 12 + 4 + 4 + 12
 
-// turn is how long the sender of a lost packet goes on before it goes back: the next
-// packet shows the loss, and the NAK, 62 bytes and what frames take, comes back.
+// turn is the time from the end of a lost packet until its sender goes back: the next packet
+// shows the loss, and the NAK, of 62 bytes and the overhead of a frame, arrives.
 func turn(packet float64) float64 {
 	return packet + 2*float64(delay) + (62+24)*8/(rate/1e9)
 }
 
-// model returns the goodput that a sender without end of messages over a link has, in
-// Gb/s: c says how it repeats, p is the chance of a packet to be lost, either way.
+// model returns the goodput, in Gb/s, of a sender that always has messages to send over a
+// link: c tells how it retransmits, p is the probability that a packet is lost, in either
+// direction.
 //
-// Go-back-N: a lost packet costs a turn, for all that was sent meanwhile is sent again.
-// Where the NAK or the packet sent again is lost as well, nobody asks a second time
-// (rule RS-03): the sender waits for its timeout, as often as the packet is lost. The
-// timer starts with the next packet that asks for an acknowledgement: the 64th, or the
-// last of a message.
+// Go-back-N: a lost packet costs a turn, because everything that was sent meanwhile is
+// retransmitted. If the NAK or the retransmitted packet is lost as well, there is no second
+// NAK (rule RS-03): the sender waits for its timeout, each time that the packet is lost. The
+// timer starts with the next packet that has AckReq set: the 64th, or the last of a message.
 //
-// Selective repeat: a lost packet costs a packet, and so does one that arrives behind a
-// gap, which stays open for a turn, and whose NAK is lost.
+// Selective repeat: a lost packet costs the time of a packet, and so does a packet that
+// arrives after a gap, which stays open for a turn, and whose NAK is lost.
 func (c *curve) model(p float64) float64 {
 	n := float64((c.size + c.mtu - 1) / c.mtu) // packets of a message
 	bytes := float64(c.size) / n

@@ -1,5 +1,5 @@
-// Command nvmehost is an NVMe over RDMA host in user space: it connects to a target, such
-// as Linux's nvmet-rdma or nvmetarget beside it, says what is there, and writes, reads
+// Command nvmehost is an NVMe over RDMA host in user space: it connects to a target, such as
+// Linux's nvmet-rdma or the nvmetarget example, prints what the target has, and writes, reads
 // and compares, over qp/endpoint.
 package main
 
@@ -156,8 +156,9 @@ func (o *options) do(ctx context.Context, stdout, stderr io.Writer) (err error) 
 	return o.compare(ctx, h, stdout, stderr)
 }
 
-// disk is what the part of the disk must hold: for each block the number of the write
-// that it is of, 0 for none. A range is held by one command at a time.
+// disk holds the expected content of the part of the disk that is used: for each block the
+// number of the write that wrote it last, 0 for none. Only one command at a time uses a
+// block.
 type disk struct {
 	mu   sync.Mutex
 	free sync.Cond
@@ -165,7 +166,7 @@ type disk struct {
 	held []bool
 }
 
-// take waits until no block of a range is held, and holds them.
+// take waits until no block of a range is in use, and marks them as in use.
 func (d *disk) take(at, n int) []uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -185,7 +186,7 @@ func (d *disk) give(at, n int) {
 	d.free.Broadcast()
 }
 
-// fill fills a block with what write gen puts there.
+// fill fills a block with the data of write gen.
 func fill(b []byte, seed, gen uint64, block int) {
 	if gen == 0 {
 		clear(b)
@@ -197,7 +198,7 @@ func fill(b []byte, seed, gen uint64, block int) {
 	}
 }
 
-// compare writes and reads in random pieces, and in the end reads everything.
+// compare writes and reads random ranges, and at the end reads everything.
 func (o *options) compare(ctx context.Context, h *nvme.Host, stdout, stderr io.Writer) error {
 	size := 1 << h.Namespace.BlockLog
 	blocks := int(min(uint64(o.verify)>>h.Namespace.BlockLog, h.Namespace.Blocks))

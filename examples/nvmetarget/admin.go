@@ -8,7 +8,7 @@ import (
 	"github.com/roce-go/roce/examples/internal/nvme"
 )
 
-// admin does a command of the admin queue.
+// admin executes a command of the admin queue.
 func (q *queue) admin(s *slot) result {
 	c := &s.cmd
 	switch c.Opcode {
@@ -25,7 +25,8 @@ func (q *queue) admin(s *slot) result {
 		q.ctrl.tell()
 		return result{parked: true}
 	case nvme.Abort:
-		// Bit 0 of the result: not aborted. Only what waits for an event can be.
+		// Bit 0 of the result: not aborted. Only an Asynchronous Event Request can be
+		// aborted.
 		if uint16(c.CDW10[0]) == 0 {
 			if p := q.ctrl.unpark(uint16(c.CDW10[0] >> 16)); p != nil {
 				q.finish(p, result{status: nvme.AbortRequested})
@@ -39,7 +40,7 @@ func (q *queue) admin(s *slot) result {
 	return fail(nvme.InvalidOpcode)
 }
 
-// identify returns what Identify asks for.
+// identify returns the data structure that Identify requests.
 func (q *queue) identify(s *slot) result {
 	b, st := q.place(s, nvme.IdentifySize, true)
 	if st != nvme.Success {
@@ -93,7 +94,7 @@ func (t *target) nguid() [16]byte {
 	return g
 }
 
-// identity is what the controller says of itself.
+// identity returns the Identify data of the controller.
 func (c *controller) identity() nvme.Controller {
 	cfg := &c.t.cfg
 	id := nvme.Controller{Serial: cfg.serial, Model: "roce nvmetarget", Firmware: "1", MDTS: cfg.mdts, CntlID: c.id, Version: nvme.Version14,
@@ -107,7 +108,7 @@ func (c *controller) identity() nvme.Controller {
 	id.OAES = nvme.OAESNamespace
 	id.LPA |= nvme.LPAEffects
 	id.ONCS = nvme.ONCSDataset | nvme.ONCSWriteZeroes
-	id.VWC = 1 // there is a volatile write cache, which Flush empties
+	id.VWC = 1 // there is a volatile write cache, which Flush writes back
 	if cfg.inline != 0 {
 		id.SGLS |= nvme.SGLSOffset
 		id.CapsuleSize += uint32(cfg.inline) / 16
@@ -115,7 +116,7 @@ func (c *controller) identity() nvme.Controller {
 	return id
 }
 
-// features gets or sets a feature. None can be saved.
+// features gets or sets a feature. No feature can be saved.
 func (q *queue) features(s *slot) result {
 	ctrl, c := q.ctrl, &s.cmd
 	set := c.Opcode == nvme.SetFeatures
@@ -153,7 +154,7 @@ func (q *queue) features(s *slot) result {
 		return fail(nvme.InvalidField)
 	case fid == nvme.FeatureQueues:
 		if set {
-			// Numbers count from 0; 65536 of either is none.
+			// Numbers are zero-based; 65535 of either, which means 65536, is not allowed.
 			if uint16(v) == 0xffff || uint16(v>>16) == 0xffff {
 				return fail(nvme.InvalidField)
 			}
@@ -162,7 +163,8 @@ func (q *queue) features(s *slot) result {
 		n := uint64(ctrl.granted - 1)
 		return result{value: n<<16 | n}
 	case fid == nvme.FeatureTemperature:
-		// Bits 16 to 19: which sensor, 0 that of the health log; 20 and 21: over, under.
+		// Bits 16 to 19: which sensor, 0 is the one of the health log; 20 and 21: over,
+		// under.
 		which := v >> 16 & 0x3f
 		if which != 0 && which != 1<<4 {
 			return fail(nvme.InvalidField)
@@ -172,7 +174,7 @@ func (q *queue) features(s *slot) result {
 		}
 		return result{value: uint64(ctrl.thresholds[which>>4])}
 	case fid == nvme.FeatureWriteCache && set && v&1 == 0:
-		return fail(nvme.FeatureNotChangeable) // a cache that cannot be turned off
+		return fail(nvme.FeatureNotChangeable) // the cache cannot be turned off
 	case fid == nvme.FeatureWriteCache:
 		return result{value: 1}
 	case fid == nvme.FeatureArbitration, fid == nvme.FeaturePower, fid == nvme.FeatureErrorRecovery:
@@ -184,7 +186,7 @@ func (q *queue) features(s *slot) result {
 	return fail(nvme.InvalidField)
 }
 
-// logPage returns a part of a log page. What is asked for beyond its end is zeros.
+// logPage returns a part of a log page. Bytes beyond its end are zero.
 func (q *queue) logPage(s *slot) result {
 	c := &s.cmd
 	n := int64(c.CDW10[0]>>16|c.CDW10[1]<<16)*4 + 4
@@ -224,7 +226,7 @@ func (q *queue) page(id uint8, retain bool) []byte {
 		return q.ctrl.smart()
 	case nvme.LogFirmware:
 		b := make([]byte, 512)
-		b[0] = 1 // slot 1 runs
+		b[0] = 1 // firmware slot 1 is active
 		copy(b[8:16], "1       ")
 		return b
 	case nvme.LogNamespaces:
@@ -258,18 +260,18 @@ func effects() []byte {
 	return b
 }
 
-// temperature is what the health log says, in kelvins: a program has none of its own.
+// temperature is the value in the health log, in kelvins: a program has no sensor.
 const temperature = 300
 
-// warm reports whether that is beyond a threshold of the host's.
+// warm reports whether the temperature is beyond a threshold that the host has set.
 func (c *controller) warm() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return temperature >= c.thresholds[0] || temperature <= c.thresholds[1]
 }
 
-// smart is the health log: what was read and written, for how long the program runs,
-// and warnings.
+// smart returns the health log: blocks read and written, how long the program has been
+// running, and warnings.
 func (c *controller) smart() []byte {
 	t := c.t
 	b := make([]byte, 512)

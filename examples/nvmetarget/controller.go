@@ -9,13 +9,13 @@ import (
 	"github.com/roce-go/roce/examples/internal/nvme"
 )
 
-// controller is what a host has connected to: properties, features, and the queues.
+// controller is the object that a host connects to: properties, features, and the queues.
 type controller struct {
 	t         *target
 	id        uint16
 	discovery bool
 	host      nvme.ConnectData
-	seen      atomic.Int64 // when a command came last, nanoseconds
+	seen      atomic.Int64 // time of the last command, in nanoseconds
 
 	mu         sync.Mutex
 	cc, csts   uint32
@@ -25,18 +25,19 @@ type controller struct {
 	timer      *time.Timer
 	events     events
 	thresholds [2]uint16 // of temperature, kelvins: over, under
-	changed    bool      // the namespace, since the host read the log of it
+	changed    bool      // the namespace has changed since the host read the log page about it
 	gone       bool
 }
 
-// setCC takes what the host writes to CC (Base 3.1.3.5).
+// setCC handles a write to CC by the host (Base 3.1.3.5).
 func (c *controller) setCC(v uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.cc
 	c.cc = v
 	if v&nvme.CCEnable != 0 && old&nvme.CCEnable == 0 {
-		// Only the NVM command set, pages of 4 KiB, round robin, and our entry sizes.
+		// Only the NVM command set, pages of 4 KiB, round robin, and our entry sizes are
+		// supported.
 		c.csts = nvme.CSTSReady
 		if v&0x3ff0 != 0 || !c.discovery && v&0xff0000 != nvme.CCEntrySizes {
 			c.csts = nvme.CSTSFatal
@@ -54,14 +55,14 @@ func (c *controller) setCC(v uint32) {
 	}
 }
 
-// ready reports whether the controller takes other commands than those of fabrics.
+// ready reports whether the controller accepts commands other than Fabrics commands.
 func (c *controller) ready() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.csts&(nvme.CSTSReady|nvme.CSTSFatal) == nvme.CSTSReady
 }
 
-// dropIO ends the connections of the I/O queues. The lock is held.
+// dropIO ends the connections of the I/O queues. The caller holds the lock.
 func (c *controller) dropIO() {
 	for id, q := range c.queues {
 		if id != 0 {
@@ -70,7 +71,7 @@ func (c *controller) dropIO() {
 	}
 }
 
-// add takes a queue, and reports whether its number was free.
+// add adds a queue, and reports whether its number was free.
 func (c *controller) add(q *queue) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,8 +82,8 @@ func (c *controller) add(q *queue) bool {
 	return true
 }
 
-// remove forgets a queue whose connection is over. With the admin queue the controller
-// goes.
+// remove removes a queue whose connection has ended. With the admin queue the controller is
+// removed.
 func (c *controller) remove(q *queue) {
 	c.mu.Lock()
 	delete(c.queues, q.id)
@@ -101,8 +102,8 @@ func (c *controller) remove(q *queue) {
 	}
 }
 
-// fail ends a controller of which a queue pair has failed: the host hears of it from the
-// end of all its queues, and need not wait until a command is overdue.
+// fail ends a controller after one of its queue pairs has failed: all its queues end, so the
+// host sees it and need not wait for a command timeout.
 func (c *controller) fail() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +129,7 @@ func (c *controller) setAlive(d time.Duration) {
 	}
 }
 
-// watch has checkAlive called when it is time. The lock is held.
+// watch starts the timer for checkAlive. The caller holds the lock.
 func (c *controller) watch() {
 	d := c.alive
 	if d == 0 {
@@ -137,9 +138,9 @@ func (c *controller) watch() {
 	c.timer = time.AfterFunc(d, c.checkAlive)
 }
 
-// checkAlive ends a controller whose host has been silent for the keep-alive timeout. A
-// host without one may be silent for ever: it is gone when a packet to it comes to
-// nothing, so now and then there is one.
+// checkAlive ends a controller whose host has been silent for the keep-alive timeout. A host
+// without keep-alive may be silent for ever: the controller sends it a packet now and then,
+// and ends when that is not acknowledged.
 func (c *controller) checkAlive() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,15 +163,15 @@ func (c *controller) checkAlive() {
 	c.end()
 }
 
-// event is what a controller may tell its host of by the completion of an Asynchronous
-// Event Request (Base 5.2): which bit of the feature says that the host wants to hear
-// of it, its type, what happened, and the log page that says more.
+// event is an event that a controller may report to its host by the completion of an
+// Asynchronous Event Request (Base 5.2): the bit of the feature that enables it, its type,
+// its information, and the log page with details.
 type event struct {
 	wanted           uint32
 	kind, info, page uint8
 }
 
-// The events that there are here.
+// The events that this target reports.
 var (
 	degraded         = event{1 << 2, 1, 0, nvme.LogSMART}
 	tooWarm          = event{1 << 1, 1, 1, nvme.LogSMART}
@@ -180,17 +181,17 @@ var (
 // eventLimit is how many Asynchronous Event Requests may be outstanding.
 const eventLimit = 4
 
-// events are the requests and the events of a controller.
+// events holds the requests and the events of a controller.
 //
-// Invariant: no request is parked while an event is due whose type is not masked.
+// Invariant: no request is parked while an event is pending whose type is not masked.
 type events struct {
-	wanted uint32 // the feature
+	wanted uint32 // value of the feature
 	parked []*slot
-	due    []event // each once
-	masked uint8   // bit of a type: told of, and the log page not read since
+	due    []event // pending events, each once
+	masked uint8   // bit of a type: reported, and the log page not read since
 }
 
-// next takes out a request and the event that completes it, or returns nil.
+// next removes and returns a request and the event that completes it, or returns nil.
 func (e *events) next() (*slot, event) {
 	if len(e.parked) == 0 {
 		return nil, event{}
@@ -206,7 +207,8 @@ func (e *events) next() (*slot, event) {
 	return nil, event{}
 }
 
-// raise tells the host of an event, if it wants to hear of it: now, or when it may.
+// raise reports an event to the host, if the host has enabled it: now, or as soon as a
+// request is available.
 func (c *controller) raise(v event) {
 	c.mu.Lock()
 	if c.events.wanted&v.wanted != 0 && !slices.Contains(c.events.due, v) {
@@ -216,7 +218,7 @@ func (c *controller) raise(v event) {
 	c.tell()
 }
 
-// tell completes requests while there are events for them. No lock is held.
+// tell completes requests while there are events for them. The caller holds no lock.
 func (c *controller) tell() {
 	for {
 		c.mu.Lock()
@@ -229,8 +231,8 @@ func (c *controller) tell() {
 	}
 }
 
-// read notes that the host has read a log page: it may be told of events again that are
-// to be seen there.
+// read records that the host has read a log page: events about that page may be reported
+// again.
 func (c *controller) read(page uint8) {
 	c.mu.Lock()
 	for _, v := range []event{degraded, namespaceChanged} { // one of each type
@@ -242,8 +244,8 @@ func (c *controller) read(page uint8) {
 	c.tell()
 }
 
-// park keeps an Asynchronous Event Request until there is an event, or returns false
-// when there are as many as may be.
+// park keeps an Asynchronous Event Request until there is an event, or returns false when
+// there are limit requests already.
 func (c *controller) park(s *slot, limit int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -254,7 +256,7 @@ func (c *controller) park(s *slot, limit int) bool {
 	return true
 }
 
-// unpark takes out the request with an identifier, or nil.
+// unpark removes and returns the request with an identifier, or nil.
 func (c *controller) unpark(cid uint16) *slot {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,7 +269,7 @@ func (c *controller) unpark(cid uint16) *slot {
 	return nil
 }
 
-// fabrics does a Fabrics command. The first of a connection must be Connect.
+// fabrics executes a Fabrics command. The first command of a connection must be Connect.
 func (q *queue) fabrics(s *slot) result {
 	c := &s.cmd
 	switch {
@@ -294,13 +296,13 @@ func (q *queue) fabrics(s *slot) result {
 	return fail(nvme.InvalidOpcode)
 }
 
-// property reads a property. CAP alone has 8 bytes.
+// property reads a property. Only CAP has 8 bytes.
 func (c *controller) property(cmd *nvme.Command) result {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch size := cmd.CDW10[0] & 7; {
 	case size == 1 && cmd.CDW10[1] == nvme.PropertyCAP:
-		// Ready within 7.5 s.
+		// The timeout until ready is 7.5 s.
 		return result{value: nvme.CAPNVM | 15<<24 | nvme.CAPContiguous | uint64(c.t.cfg.depth-1)}
 	case size == 0 && cmd.CDW10[1] == nvme.PropertyVS:
 		return result{value: nvme.Version14}
@@ -312,8 +314,8 @@ func (c *controller) property(cmd *nvme.Command) result {
 	return fail(nvme.InvalidField)
 }
 
-// Where a parameter of Connect is wrong, the response says which: its offset in the
-// data, or in the command.
+// If a parameter of Connect is wrong, the response has its offset in the data, or in the
+// command.
 func badData(offset uint64) result    { return wrong(1<<16 | offset) }
 func badCommand(offset uint64) result { return wrong(offset) }
 func wrong(v uint64) result {
@@ -322,8 +324,8 @@ func wrong(v uint64) result {
 	return r
 }
 
-// connect takes the queue for a controller: a new one, or for an I/O queue that which
-// the host names.
+// connect assigns the queue to a controller: a new one, or for an I/O queue the one that the
+// host names.
 func (q *queue) connect(s *slot) result {
 	c := &s.cmd
 	recfmt, qid := uint16(c.CDW10[0]), uint16(c.CDW10[0]>>16)

@@ -10,7 +10,7 @@ const (
 	deallocate      = 1 << 2
 )
 
-// io does a command of an I/O queue.
+// io executes a command of an I/O queue.
 func (q *queue) io(s *slot) result {
 	c, t := &s.cmd, q.t
 	if c.Opcode == nvme.Flush && c.NSID == 0xffffffff {
@@ -60,10 +60,10 @@ func (q *queue) io(s *slot) result {
 	return fail(nvme.InvalidOpcode)
 }
 
-// dataset deallocates ranges. Other hints are taken and not used.
+// dataset deallocates ranges. Other hints are accepted and have no effect.
 func (q *queue) dataset(s *slot) result {
 	count := int(uint8(s.cmd.CDW10[0])) + 1
-	// Linux lends a page for any number of ranges.
+	// Linux always passes a page, whatever the number of ranges.
 	b, st := q.gather(s, count*nvme.RangeSize, false)
 	if st != nvme.Success {
 		return result{status: st}
@@ -90,8 +90,8 @@ func (q *queue) dataset(s *slot) result {
 	return result{}
 }
 
-// span returns where n blocks are, in bytes, or false where the namespace does not have
-// them all.
+// span returns offset and length in bytes of n blocks, or false if they are not all in the
+// namespace.
 func (t *target) span(lba, n uint64) (off, bytes int64, ok bool) {
 	blocks := uint64(t.size.Load()) >> t.cfg.blockLog
 	if lba > blocks || n > blocks-lba {
@@ -100,7 +100,7 @@ func (t *target) span(lba, n uint64) (off, bytes int64, ok bool) {
 	return int64(lba << t.cfg.blockLog), int64(n << t.cfg.blockLog), true
 }
 
-// written is the result of a write, which with force unit access is durable.
+// written returns the result of a write; with force unit access the data are flushed first.
 func (q *queue) written(op operation, c *nvme.Command, err error) result {
 	r := q.stored(op, err)
 	if err == nil && c.CDW10[2]&forceUnitAccess != 0 {
@@ -109,15 +109,15 @@ func (q *queue) written(op operation, c *nvme.Command, err error) result {
 	return r
 }
 
-// operation is one of the store: what it is called, of which kind it is, and the status
-// of a command that it fails.
+// operation is an operation of the store: its name, its kind, and the status of a command for
+// which it fails.
 type operation struct {
 	name string
 	kind uint32
 	bad  nvme.Status
 }
 
-// The kinds of operations, of which each may fail while the others do not.
+// The kinds of operations; each may fail while the others do not.
 const (
 	reading uint32 = 1 << iota
 	writing
@@ -132,7 +132,7 @@ var (
 	opFlush      = operation{"flush", flushing, nvme.WriteFault}
 )
 
-// stored is the result of an operation of the store.
+// stored returns the result of an operation of the store.
 func (q *queue) stored(op operation, err error) result {
 	q.t.outcome(op.kind, err == nil)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command nvmetarget is an NVMe over RDMA target in user space: a disk in memory or in
-// a file, which a Linux host connects to as to any other, over qp/endpoint.
+// Command nvmetarget is an NVMe over RDMA target in user space: a disk in memory or in a
+// file, to which a Linux host connects like to any other target, over qp/endpoint.
 package main
 
 import (

@@ -19,11 +19,11 @@ type link interface {
 	// read fills b from the host's memory.
 	read(b []byte, from nvme.SGL) error
 	// respond writes data, if any, to the host's memory, and sends a response, which
-	// takes away the key inv where it is not 0. done is called when neither is needed
-	// any more, unless there is an error.
+	// invalidates the key inv if it is not 0. done is called when data and capsule are no
+	// longer needed, unless there is an error.
 	respond(data []byte, to nvme.SGL, capsule []byte, inv uint32, done func()) error
-	// probe sends a packet that a host which is there acknowledges: when none does,
-	// the link is over.
+	// probe sends a packet that the host acknowledges if it is still there: if the packet is
+	// not acknowledged, the link ends.
 	probe()
 	close()
 	over() <-chan struct{}
@@ -39,7 +39,7 @@ func (c conn) recv(b []byte) (int, error) { return c.Recv(c.ctx, b) }
 func (c conn) close()                     { c.Conn.Close() }
 func (c conn) over() <-chan struct{}      { return c.Done() }
 
-// probe sends a WRITE of no bytes, which needs no key and is nobody's memory.
+// probe sends a WRITE of no bytes, which needs no key and accesses no memory.
 func (c conn) probe() { _ = c.Post(qp.SendWR{Op: qp.OpWrite}, nil) }
 
 func (c conn) read(b []byte, from nvme.SGL) error {
@@ -61,27 +61,27 @@ func (c conn) respond(data []byte, to nvme.SGL, capsule []byte, inv uint32, done
 
 // queue is a submission and a completion queue: one connection.
 //
-// Invariant: a slot is free, in the hands of the goroutine that does its command, parked
-// with the controller, or waits for its response to be acknowledged. When none is free
-// the host has sent more commands than the queue has entries, and is not heard until one
-// is.
+// Invariant: a slot is free, or used by the goroutine that executes its command, or parked
+// with the controller, or waits until its response is acknowledged. When none is free the
+// host has sent more commands than the queue has entries, and no command is received until
+// one is.
 type queue struct {
 	t     *target
 	link  link
 	id    uint16
 	depth int
 	peer  netip.Addr
-	local netip.Addr  // that the host came to
+	local netip.Addr  // the local address that the host connected to
 	ctrl  *controller // nil before Connect
-	noSQ  bool        // the host does not want to know the submission queue's head
-	// patience ends a connection of which no Connect comes.
+	noSQ  bool        // the host has disabled submission queue head reports
+	// patience ends a connection on which no Connect arrives.
 	patience *time.Timer
 
 	free chan *slot
 	room room
 	work sync.WaitGroup
 
-	mu   sync.Mutex // responses are sent in the order of their heads
+	mu   sync.Mutex // responses are sent in the order of their head values
 	head uint16
 }
 
@@ -93,23 +93,23 @@ type slot struct {
 	capsule []byte // received
 	out     []byte // response
 	began   time.Time
-	held    int // bytes of the queue's room
+	held    int // bytes reserved in the queue's room
 }
 
-// result is how a command ends.
+// result is the result of a command.
 type result struct {
 	status nvme.Status
 	value  uint64
 	data   []byte // for the host's memory
-	parked bool   // there is no response yet
+	parked bool   // the response is sent later
 }
 
 func fail(s nvme.Status) result { return result{status: s | nvme.DNR} }
 
-// serveQueue does the commands of a connection until it is over.
+// serveQueue executes the commands of a connection until it ends.
 func (t *target) serveQueue(ctx context.Context, c *endpoint.Conn) {
 	var req nvme.ConnectRequest
-	_ = req.Decode(c.PrivateData()) // as decide has
+	_ = req.Decode(c.PrivateData()) // cannot fail: decide has decoded it
 	q := t.newQueue(conn{c, ctx}, &req)
 	q.peer, q.local = c.RemoteAddr().Addr(), c.LocalAddr()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
@@ -140,14 +140,14 @@ func (t *target) newQueue(l link, req *nvme.ConnectRequest) *queue {
 	return q
 }
 
-// run takes capsules until the connection is over, and returns when all that was under
-// way has ended.
+// run receives capsules until the connection ends, and returns when all commands in progress
+// have ended.
 func (q *queue) run() {
 	for {
 		var s *slot
 		select {
 		case s = <-q.free:
-		case <-q.link.over(): // events that never came may have all slots
+		case <-q.link.over(): // parked requests may use all slots
 		}
 		if s == nil {
 			break
@@ -176,7 +176,7 @@ func (q *queue) run() {
 	q.work.Wait()
 }
 
-// execute does a command.
+// execute executes a command.
 func (q *queue) execute(s *slot) result {
 	if !q.ctrl.ready() {
 		return fail(nvme.SequenceError)
@@ -187,7 +187,8 @@ func (q *queue) execute(s *slot) result {
 	return q.io(s)
 }
 
-// finish responds to a command. The slot is free when the host has the response.
+// finish sends the response to a command. The slot is free when the host has acknowledged the
+// response.
 func (q *queue) finish(s *slot, r result) {
 	if r.parked {
 		return
@@ -219,8 +220,8 @@ func (q *queue) finish(s *slot, r result) {
 	}
 }
 
-// gather returns the want bytes that a command brings: from its capsule, or read from
-// the host's memory. With exact the descriptor must have no more.
+// gather returns the want bytes of a command's data: from its capsule, or read from the
+// host's memory. With exact the descriptor must not be longer.
 func (q *queue) gather(s *slot, want int, exact bool) ([]byte, nvme.Status) {
 	g := s.cmd.SGL
 	unfit := int(g.Length) < want || exact && int(g.Length) != want
@@ -249,8 +250,9 @@ func (q *queue) gather(s *slot, want int, exact bool) ([]byte, nvme.Status) {
 	return b, nvme.Success
 }
 
-// place returns room for n bytes for the host's memory, or why the host's descriptor
-// does not fit them. With exact it must have room for n, no less and no more.
+// place returns a buffer of n bytes for data to the host's memory, or the status if the
+// host's descriptor has no room for them. With exact the descriptor must have exactly n
+// bytes.
 func (q *queue) place(s *slot, n int, exact bool) ([]byte, nvme.Status) {
 	g := s.cmd.SGL
 	switch {
@@ -266,7 +268,7 @@ func (q *queue) place(s *slot, n int, exact bool) ([]byte, nvme.Status) {
 	return make([]byte, n), nvme.Success
 }
 
-// room bounds the data of the commands of a queue that are under way, in bytes.
+// room limits the data of the commands of a queue that are in progress, in bytes.
 type room struct {
 	mu     sync.Mutex
 	given  sync.Cond
@@ -276,8 +278,8 @@ type room struct {
 
 func (r *room) init(n int) { r.left, r.given.L = n, &r.mu }
 
-// take takes n bytes, which must not be more than there are in all, for a slot. It
-// returns false when there is no room and the queue is over.
+// take reserves n bytes for a slot; n must not exceed the total. It waits until they are
+// available, and returns false if the queue ends meanwhile.
 func (r *room) take(s *slot, n int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/roce-go/roce/examples/internal/svg"
 )
 
-// stats counts commands of I/O queues. Its lock is held for a moment only.
+// stats counts commands of I/O queues. Its lock is held only for a short time.
 type stats struct {
 	mu sync.Mutex
 	totals
@@ -27,14 +27,14 @@ type totals struct {
 	longest               time.Duration // since the last sample
 }
 
-// point is what came in a time.
+// point holds the counts of an interval.
 type point struct {
 	at, took time.Duration
 	totals
 }
 
-// done counts a command: the bytes only of one that succeeded, for a length is the host's
-// word until then.
+// done counts a command; its bytes are counted only if it succeeded, because before that the
+// length is only what the host claims.
 func (s *stats) done(sl *slot, r *result) {
 	if sl.q.id == 0 {
 		return
@@ -64,10 +64,10 @@ func (s *stats) sum() totals {
 	return s.totals
 }
 
-// maxPoints bounds what is kept for the picture; then two become one.
+// maxPoints bounds the points kept for the picture; at the limit, pairs of points are merged.
 const maxPoints = 2000
 
-// sample returns what came since the last sample, and keeps it for the picture.
+// sample returns the counts since the last sample, and keeps them for the picture.
 func (s *stats) sample(at, took time.Duration) point {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +110,7 @@ func (p *point) mean() time.Duration {
 	return 0
 }
 
-// String is the line that a person watches.
+// String returns the line that is printed each second.
 func (p *point) String() string {
 	s := p.took.Seconds()
 	return fmt.Sprintf("%6.0f reads/s %6.1f MB/s  %6.0f writes/s %6.1f MB/s  latency %v, longest %v",
@@ -118,8 +118,7 @@ func (p *point) String() string {
 		p.mean().Round(10*time.Microsecond), p.longest.Round(10*time.Microsecond))
 }
 
-// watch samples once a second until stop is closed, and shows a line where w is not
-// nil.
+// watch samples once a second until stop is closed, and prints a line if w is not nil.
 func (t *target) watch(w io.Writer, stop <-chan struct{}) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -143,7 +142,7 @@ func (t *target) watch(w io.Writer, stop <-chan struct{}) {
 	}
 }
 
-// summary says what was done in all.
+// summary prints the totals.
 func (t *target) summary(w io.Writer) {
 	v := t.stats.sum()
 	p := point{totals: v}
@@ -218,7 +217,7 @@ func (l *errorLog) count() uint64 {
 	return l.n
 }
 
-// page returns the log page: the newest first, 64 bytes each.
+// page returns the log page: the newest error first, 64 bytes each.
 func (l *errorLog) page() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,19 +8,19 @@ import (
 )
 
 // store holds the bytes of a namespace. Its methods may be called from any goroutine;
-// what overlapping reads and writes find is one after the other in memory, and what the
-// system makes of it in a file. The caller has checked ranges.
+// overlapping reads and writes are done one after the other in memory, and as the operating
+// system orders them in a file. The caller has checked ranges.
 type store interface {
 	ReadAt(b []byte, off int64) (int, error)
 	WriteAt(b []byte, off int64) (int, error)
-	// zero has n bytes read as zeros, and gives room back where it can.
+	// zero sets n bytes to zero, and frees their storage if it can.
 	zero(off, n int64) error
-	// flush makes durable what was written.
+	// flush makes earlier writes durable.
 	flush() error
 	Close() error
 }
 
-// memory is a namespace that ends with the program.
+// memory is a namespace that is lost when the program ends.
 type memory struct {
 	mu sync.RWMutex
 	b  []byte
@@ -48,11 +48,11 @@ func (m *memory) zero(off, n int64) error {
 func (m *memory) flush() error { return nil }
 func (m *memory) Close() error { return nil }
 
-// file is a namespace that stays. A flush is one of the file: what was acknowledged
-// before it is there after a crash of the machine.
+// file is a namespace in a file. A flush syncs the file: writes that were acknowledged before
+// it survive a crash of the machine.
 type file struct{ *os.File }
 
-// openFile opens a file and makes it size bytes long; 0 takes it as it is.
+// openFile opens a file and makes it size bytes long; 0 leaves its size unchanged.
 func openFile(name string, size int64) (*file, int64, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -94,7 +94,7 @@ func (f *file) zero(off, n int64) error {
 	return nil
 }
 
-// punch makes a hole in a file, where the system can.
+// punch makes a hole in a file, if the system can.
 var punch = func(*os.File, int64, int64) error { return errors.ErrUnsupported }
 
 func (f *file) flush() error { return f.Sync() }

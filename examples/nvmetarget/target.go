@@ -15,22 +15,22 @@ import (
 	"github.com/roce-go/roce/qp/endpoint"
 )
 
-// config says what a target offers.
+// config holds the parameters of a target.
 type config struct {
 	nqn      string
 	serial   string
 	port     uint16
-	size     int64 // bytes of the namespace, at first
+	size     int64 // size of the namespace in bytes, at the start
 	blockLog uint8
-	queues   int // most I/O queues of a controller
-	depth    int // most entries of an I/O queue
+	queues   int // maximum number of I/O queues of a controller
+	depth    int // maximum number of entries of an I/O queue
 	inline   int // bytes of data that a command capsule may carry
-	maxData  int // bytes of a read or write: 4096 << mdts
+	maxData  int // maximum bytes of a read or write: 4096 << mdts
 	mdts     uint8
-	conns    int // most queues of all controllers
+	conns    int // maximum number of queues of all controllers
 	window   int // packets outstanding on a connection
-	// patience is for how long a connection may be without a Connect, and how often a
-	// host without keep-alive is looked after.
+	// patience is how long a connection may be without a Connect, and the interval at which a
+	// host without keep-alive is probed.
 	patience time.Duration
 }
 
@@ -45,13 +45,13 @@ type target struct {
 	start time.Time
 	size  atomic.Int64 // bytes of the namespace
 
-	failures atomic.Uint64 // operations of the store
-	failing  atomic.Uint32 // kinds of operations that the store fails: see outcome
+	failures atomic.Uint64 // failed operations of the store
+	failing  atomic.Uint32 // kinds of operations that fail at present: see outcome
 
 	mu          sync.Mutex
 	controllers map[uint16]*controller
-	last        uint16 // identifier given out
-	conns       int    // that are served
+	last        uint16 // the last identifier assigned
+	conns       int    // connections that are served
 	queues      sync.WaitGroup
 }
 
@@ -61,13 +61,13 @@ func newTarget(cfg config, s store, log *slog.Logger) *target {
 	return t
 }
 
-// listen makes the listener that serve takes connections from.
+// listen creates the listener from which serve accepts connections.
 func (t *target) listen(ctx context.Context, ep *endpoint.Endpoint) (*endpoint.Listener, error) {
 	return ep.Listen(ctx, fmt.Sprintf(":%d", t.cfg.port), &endpoint.ListenConfig{Decide: t.decide, Backlog: t.cfg.conns})
 }
 
-// serve takes connections until the listener or the context ends, and then waits for
-// all queues to end.
+// serve accepts connections until the listener or the context ends, and then waits for all
+// queues to end.
 func (t *target) serve(ctx context.Context, l *endpoint.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer t.queues.Wait()
@@ -82,7 +82,7 @@ func (t *target) serve(ctx context.Context, l *endpoint.Listener) error {
 			return err
 		}
 		t.mu.Lock()
-		full := t.conns >= t.cfg.conns // many came at once, and decide let them all pass
+		full := t.conns >= t.cfg.conns // several requests at the same time may have passed decide
 		if !full {
 			t.conns++
 		}
@@ -102,8 +102,8 @@ func (t *target) serve(ctx context.Context, l *endpoint.Listener) error {
 	}
 }
 
-// decide accepts a request for a connection, or refuses it with the status that NVMe
-// has for it.
+// decide accepts a connection request, or rejects it with the status that NVMe defines for
+// the reason.
 func (t *target) decide(r *endpoint.Request) error {
 	var req nvme.ConnectRequest
 	if err := req.Decode(r.PrivateData); err != nil {
@@ -119,8 +119,8 @@ func (t *target) decide(r *endpoint.Request) error {
 		return refuse(nvme.NoResources)
 	}
 	depth := int(req.HSQSize) + 1
-	// A receive for each command, and one to see that there are too many; for each a
-	// READ or WRITE, and a response.
+	// A receive for each command, and one to detect that there are too many; for each command
+	// a READ or WRITE, and a response.
 	r.Config.RecvDepth, r.Config.SendDepth = depth+1, 2*depth+2
 	r.Config.RecvSize = nvme.CommandSize
 	if req.QID != 0 {
@@ -133,7 +133,7 @@ func (t *target) decide(r *endpoint.Request) error {
 	return nil
 }
 
-// check returns why a request for a connection cannot be, or 0.
+// check returns the status with which a connection request is rejected, or 0.
 func (t *target) check(r *nvme.ConnectRequest) nvme.ConnectStatus {
 	most := t.cfg.depth
 	if r.QID == 0 {
@@ -159,7 +159,7 @@ func refuse(s nvme.ConnectStatus) error {
 	return &endpoint.RejectedError{Reason: cm.ReasonConsumer, PrivateData: rej.AppendTo(nil)}
 }
 
-// newController makes a controller with an identifier that no other has.
+// newController creates a controller with a unique identifier.
 func (t *target) newController(d *nvme.ConnectData, alive time.Duration) (*controller, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,7 +197,7 @@ func (t *target) all() []*controller {
 	return list
 }
 
-// resize gives the namespace another size, of which hosts hear.
+// resize changes the size of the namespace, and reports that to the hosts.
 func (t *target) resize(n int64) {
 	n &^= 1<<t.cfg.blockLog - 1
 	if t.size.Swap(n) == n {
@@ -212,11 +212,11 @@ func (t *target) resize(n int64) {
 	}
 }
 
-// outcome notes how an operation of the store ended. The health log counts failures and
-// warns while operations of a kind fail, from a failure to the next success: room on a
-// disk that was full comes back. A flush that failed is not made good by one that does
-// not, for the system may have dropped what it could not write. Hosts hear of the first
-// failure when all was well.
+// outcome records how an operation of the store ended. The health log counts failures. It has
+// a warning while operations of a kind fail, from a failure to the next success: a full disk
+// may have room again. The warning of a failed flush stays after a later successful flush,
+// because the system may have dropped data that it could not write. Hosts are notified of a
+// failure if no kind was failing before.
 func (t *target) outcome(kind uint32, ok bool) {
 	if ok {
 		if kind != flushing && t.failing.Load()&kind != 0 {
@@ -239,14 +239,14 @@ func (t *target) find(id uint16) *controller {
 	return t.controllers[id]
 }
 
-// count returns how many controllers and connections there are.
+// count returns the number of controllers and connections.
 func (t *target) count() (controllers, conns int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.controllers), t.conns
 }
 
-// entries returns the discovery log for a host that came to an address.
+// entries returns the discovery log for a host that connected to an address.
 func (t *target) entries(at netip.Addr) []nvme.DiscoveryEntry {
 	e := nvme.DiscoveryEntry{Type: 3, PortID: 1, NQN: nvme.DiscoveryNQN, Addr: at, Port: fmt.Sprint(t.cfg.port)}
 	sub := e

@@ -1,6 +1,5 @@
-// Quickstart moves data between two queue pairs over a virtual link that loses
-// packets: SEND, RDMA WRITE, RDMA READ and atomics. It prints what the wire saw
-// and what came of the work.
+// Quickstart moves data between two queue pairs over a virtual link that loses packets: SEND,
+// RDMA WRITE, RDMA READ and atomics. It prints the packets on the wire and the results.
 package main
 
 import (
@@ -112,7 +111,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 var errWrong = errors.New("not all work succeeded")
 
-// step is a piece of work and how to tell that it did what it should.
+// step is a piece of work with a check of its result.
 type step struct {
 	title string
 	wr    qp.SendWR
@@ -135,7 +134,7 @@ type demo struct {
 	pcapOut    *bufio.Writer
 }
 
-// build makes the network and the work.
+// build creates the network and the work.
 func (d *demo) build() error {
 	d.net = simnet.New(simnet.Config{Seed: d.seed})
 	var err error
@@ -155,8 +154,8 @@ func (d *demo) build() error {
 	link.AB().SetFaults(simnet.Faults{Loss: d.loss})
 	link.BA().SetFaults(simnet.Faults{Loss: d.loss})
 
-	// A retry count of 7 is seven tries in a row; here it is for ever, as Linux
-	// reads it. Timeout 8 is a millisecond.
+	// RetryForever: no limit of retries, which is how Linux treats a retry count of 7.
+	// Timeout 8 is a millisecond.
 	d.qa, d.qb, err = d.net.ConnectQPs(d.alice, d.bob, simnet.ConnConfig{MTU: d.mtu, Timeout: 8, RetryForever: true})
 	if err != nil {
 		return err
@@ -205,7 +204,7 @@ func (d *demo) build() error {
 	return nil
 }
 
-// was checks what an atomic found.
+// was checks the original value that an atomic returned.
 func was(b []byte, want uint64) func() (string, bool) {
 	return func() (string, bool) {
 		got := binary.LittleEndian.Uint64(b)
@@ -335,7 +334,7 @@ func (d *demo) packetJSON(e *simnet.PacketEvent) {
 func (d *demo) line(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // no value here can fail
+		panic(err) // cannot happen: no value here can fail
 	}
 	d.out.Write(append(b, '\n'))
 }

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// agent is the control line to the device's host: a command is a line of words, and so
-// is what it returns. drill-agent.c describes the commands.
+// agent is the control connection to the device's host: a command is a line of words, and so
+// is its reply. drill-agent.c describes the commands.
 type agent interface {
 	do(format string, v ...any) (reply, error)
 	close()
 }
 
-// reply is what the agent says to a command: words, and those of each group after a bar.
+// reply is the agent's reply to a command: words, and those of each group after a bar.
 type reply struct {
 	words  map[string]string
 	groups []map[string]string
@@ -66,19 +66,19 @@ func parseReply(cmd, line string) (reply, error) {
 // remote is an agent behind a TCP connection.
 type remote struct {
 	addr   string
-	reboot time.Duration // how long a host that went away may take to come back
+	reboot time.Duration // how long a host that went down may take to come back
 	lost   bool          // it did not come back in that time
 	c      net.Conn
 	r      *bufio.Reader
-	err    error // until revive
+	err    error // set until revive
 }
 
-// errGone means that the agent's connection has ended: the device's host is gone, or the
-// agent died.
+// errGone means that the agent's connection has ended: the device's host is down, or the
+// agent has ended.
 var errGone = errors.New("the agent is gone")
 
-// What a reply may take, besides the time that a command itself asks for, and how long it
-// may be. A host that is gone says nothing either, so that "info" is waited for less long.
+// Time limits of a reply, besides the time that the command itself needs, and its maximum
+// length. A host that is down does not reply either, so the limit of "info" is shorter.
 var (
 	replyTime = 20 * time.Second
 	infoTime  = 10 * time.Second
@@ -98,7 +98,7 @@ func newRemote(addr string, c net.Conn) *remote {
 	return &remote{addr: addr, c: c, r: bufio.NewReaderSize(c, maxReply)}
 }
 
-// info asks the agent what the device can.
+// info asks the agent what the device supports.
 func (a *remote) info() (reply, error) {
 	r, err := a.ask("info", infoTime)
 	switch {
@@ -110,8 +110,9 @@ func (a *remote) info() (reply, error) {
 	return r, nil
 }
 
-// revive connects again to an agent that was gone: it, or its host, may have started anew. It
-// is waited for once; when it did not come back, each script asks whether it has.
+// revive connects again to an agent after the connection has ended: the agent or its host may
+// have restarted. It waits for the host only once; if the host did not come back, each later
+// script tries once.
 func (a *remote) revive() {
 	if a.err == nil {
 		return
@@ -168,7 +169,7 @@ func (a *remote) ask(cmd string, within time.Duration) (reply, error) {
 	}
 	r, err := parseReply(firstWord(cmd), string(line))
 	if r.words == nil && !isRefusal(err) {
-		a.err = fmt.Errorf("%w: %w", errGone, err) // what is no reply now will be none to the next command
+		a.err = fmt.Errorf("%w: %w", errGone, err) // replies and commands no longer match: later replies would be wrong too
 		return r, a.err
 	}
 	return r, err
@@ -186,9 +187,9 @@ func isRefusal(err error) bool {
 
 func (a *remote) close() { a.c.Close() }
 
-// obituary is for an agent that is gone. It waits for it to come back, and says how its host
-// died; an error says that it is the agent alone that went away, for which the device may
-// have nothing to answer.
+// obituary is called when the agent is gone. It waits for it to come back, and returns what
+// the console tells about the crash of its host. It returns an error if only the agent has
+// ended, which may not be the device's fault.
 func (d *device) obituary() (how string, err error) {
 	a, ok := d.agent.(*remote)
 	if !ok {
@@ -223,7 +224,7 @@ func (d *device) obituary() (how string, err error) {
 	return "it started anew" + how, nil
 }
 
-// consoleFile is the file that the console of the device's host is written to, if there is one.
+// consoleFile is the file with the console output of the device's host, if there is one.
 type consoleFile struct {
 	file string
 	at   int64 // how much of it has been read
@@ -234,8 +235,8 @@ var (
 	liveWords = regexp.MustCompile(`\b(CPU|PID): \d+ ?|0x[0-9a-f]{6,}|\b[0-9a-f]{12,16}\b|\b0010:|\s+$`)
 )
 
-// said is what the console has that tells how the kernel ended, since the last time: ": ..." or
-// nothing. What differs from one time to the next is left out.
+// said returns the lines of the console since the last call that tell how the kernel crashed:
+// ": ..." or "". Parts that differ in each run are removed.
 func (c *consoleFile) said() string {
 	if c == nil || c.file == "" {
 		return ""

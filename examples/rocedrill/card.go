@@ -18,13 +18,13 @@ import (
 	"github.com/roce-go/roce/qp/rules"
 )
 
-// card is what the exam found.
+// card holds the results of the exam.
 type card struct {
 	title   string
 	started time.Time
 	took    time.Duration
 	results []*result
-	planned int             // how many scripts there were to run
+	planned int             // number of scripts to run
 	known   map[string]bool // deviations of the baseline
 	pcap    string
 }
@@ -50,7 +50,7 @@ func (c *card) news() int {
 	return n
 }
 
-// deaths counts scripts that the device's host did not outlive.
+// deaths counts scripts during which the device's host crashed.
 func (c *card) deaths() int {
 	n := 0
 	for _, r := range c.results {
@@ -61,7 +61,7 @@ func (c *card) deaths() int {
 	return n
 }
 
-// summary is the card in a line.
+// summary returns the card in one line.
 func (c *card) summary() string {
 	return fmt.Sprintf("%d scripts: %d follow, %d deviate (%d of them known), %d not applicable, %d not reached; %.1f s",
 		len(c.results), c.count(follows), c.count(deviates), c.count(deviates)-c.news(), c.count(notApplicable), c.count(notReached), c.took.Seconds())
@@ -90,7 +90,7 @@ func readBaseline(file string) (map[string]bool, error) {
 	return known, nil
 }
 
-// table is the verdict of every script, a line each, without anything that differs from
+// table returns the verdict of every script, a line each, without anything that differs from
 // run to run.
 func (c *card) table() string {
 	var b strings.Builder
@@ -111,7 +111,7 @@ func (c *card) table() string {
 	return b.String()
 }
 
-// write writes the card in all forms that are wanted.
+// write writes the card in all requested forms.
 func (c *card) write(o *options, w io.Writer) error {
 	var err error
 	if o.json {
@@ -134,7 +134,7 @@ func (c *card) write(o *options, w io.Writer) error {
 	return err
 }
 
-// text is the card for a terminal: groups, then deviations with what they rest on.
+// text writes the card for a terminal: groups, then deviations with their evidence.
 func (c *card) text(w io.Writer) error {
 	paint := func(colour, s string) string {
 		if term.Colour(w) {
@@ -206,7 +206,7 @@ func (c *card) text(w io.Writer) error {
 	return err
 }
 
-// ruleTitles names the rules of a script.
+// ruleTitles returns the titles of a script's rules.
 func ruleTitles(s *drill) string {
 	var out []string
 	for _, id := range s.rules {
@@ -240,7 +240,7 @@ func (c *card) groups() (gs []*groupCount) {
 	return gs
 }
 
-// json is the card for programs.
+// json writes the card as JSON.
 func (c *card) json(w io.Writer) error {
 	type row struct {
 		Name    string   `json:"name"`
@@ -282,7 +282,8 @@ func (c *card) json(w io.Writer) error {
 	return e.Encode(out)
 }
 
-// junit is the card for continuous integration: known deviations are skipped, not failed.
+// junit writes the card as JUnit XML, for continuous integration: known deviations are
+// skipped, not failed.
 func (c *card) junit(w io.Writer) error {
 	type message struct {
 		Message string `xml:"message,attr"`
@@ -339,13 +340,14 @@ func (c *card) junit(w io.Writer) error {
 	}{Suites: suites})
 }
 
-// shownFrames is how many frames of a deviation are shown at once, those before it folded.
+// shownFrames is how many frames of a deviation are shown at first; those before them are
+// folded.
 const shownFrames = 8
 
 //go:embed card.html
 var cardPage string
 
-// html is the card as a page that needs nothing else.
+// html writes the card as a self-contained page.
 func (c *card) html(w io.Writer) error {
 	t, err := template.New("card").Funcs(template.FuncMap{
 		"rules": ruleTitles,
@@ -397,7 +399,7 @@ func (c *card) html(w io.Writer) error {
 		}
 		page.Groups = append(page.Groups, gr)
 	}
-	// What the device's host did not outlive comes first.
+	// Crashes of the device's host come first.
 	slices.SortStableFunc(page.Deviations, func(a, b row) int {
 		switch {
 		case a.Died == b.Died:

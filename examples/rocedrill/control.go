@@ -78,7 +78,7 @@ func (r *run) control(name string, w *script.Words) error {
 	return fmt.Errorf("no statement %q", name)
 }
 
-// letters are the rights of access= as the agent names them.
+// letters returns the rights of access= as the agent names them.
 func letters(w *script.Words, def string) string {
 	s, ok := w.Str("access")
 	if !ok {
@@ -95,7 +95,7 @@ func letters(w *script.Words, def string) string {
 	return out
 }
 
-// connect makes the queue pair of the device: dut TYPE FIELDS.
+// connect creates the queue pair of the device: dut TYPE FIELDS.
 func (r *run) connect(w *script.Words) error {
 	kind := w.Next("the type")
 	services := map[string]bth.Service{"rc": bth.RC, "uc": bth.UC, "ud": bth.UD, "xrc_send": bth.XRC, "xrc_recv": bth.XRC}
@@ -210,7 +210,7 @@ var agentOps = map[string]string{"SEND": "send", "SEND_WITH_IMM": "send_imm", "S
 	"RDMA_WRITE_WITH_IMM": "write_imm", "RDMA_READ": "read", "ATOMIC_CMP_AND_SWP": "cswap", "ATOMIC_FETCH_AND_ADD": "fadd",
 	"FLUSH": "flush", "ATOMIC_WRITE": "atomic_write"}
 
-// post has the device send: post OP FIELDS.
+// post posts a send work request on the device: post OP FIELDS.
 func (r *run) post(w *script.Words) error {
 	name := w.Next("the operation")
 	op, ok := agentOps[name]
@@ -293,8 +293,8 @@ func showCompletion(c map[string]string) string {
 	return strings.Join(words, " ")
 }
 
-// opKind is an operation as completions name it, which do not tell immediate data
-// and invalidation of a sender.
+// opKind returns the operation as completions name it: without immediate data and
+// invalidation.
 func opKind(op string) string {
 	if op == "RECV_RDMA_WITH_IMM" {
 		return op
@@ -309,7 +309,7 @@ func (r *run) done(w *script.Words) error {
 		want = s
 	}
 	id := w.Num("id", 32, 1)
-	// A device may say that it failed in more than one way.
+	// More than one status may be right for a failure.
 	statuses := strings.Split(strings.ToUpper(want), ",")
 	imm, hasImm := w.Str("imm")
 	n, hasLen := w.Str("len")
@@ -376,7 +376,7 @@ func (r *run) compare(mr, off uint64, want []byte) error {
 	return deviated("byte %d is 0x%02x, want 0x%02x", i, got[i], want[i])
 }
 
-// memory NAME[+OFF] DATA: what lies in a region.
+// memory NAME[+OFF] DATA: compares the content of a region.
 func (r *run) memory(w *script.Words) error {
 	name, off, _ := strings.Cut(w.Next("the region"), "+")
 	m, ok := r.regions[name]
@@ -417,8 +417,8 @@ func (r *run) state(w *script.Words) error {
 	return deviated("the state stays")
 }
 
-// flow wants all packets of the device to our queue pair to have come from one UDP source port
-// of the dynamic range.
+// flow requires that all packets of the device to our queue pair had the same UDP source
+// port, one of the dynamic range.
 func (r *run) flow(w *script.Words) error {
 	if err := w.Done(); err != nil {
 		return err

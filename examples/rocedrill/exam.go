@@ -17,7 +17,8 @@ type group struct {
 	scripts     []*drill
 }
 
-// drill is one question to the device: a story at the level of packets.
+// drill is a script of the exam: a sequence of packets and expectations that tests one rule
+// or behaviour.
 type drill struct {
 	group *group
 	file  string
@@ -28,8 +29,8 @@ type drill struct {
 	by    string // agent, cm, or a program that takes connections
 	needs []string
 	lines []statement
-	basis *regexp.Regexp // of statements: scripts that have one like it build on this script
-	on    []*drill       // what this one builds on: where that deviates it is not run
+	basis *regexp.Regexp // form of a statement: scripts with such a statement build on this script
+	on    []*drill       // scripts that this one builds on: if one of them deviates, this one is not run
 }
 
 type statement struct {
@@ -37,11 +38,11 @@ type statement struct {
 	text string
 }
 
-// groupOrder is the order of the exam: what later groups build on comes first, and
-// what may do the device harm last.
+// groupOrder is the order of the exam: groups that later ones build on come first, and those
+// that may harm the device last.
 var groupOrder = []string{"headers", "psn", "ack", "rnr", "read", "atomic", "write", "send", "errors", "timers", "uc", "ud", "xrc", "cm", "programs", "congestion", "robustness"}
 
-// loadExam reads the scripts that are part of this program.
+// loadExam reads the embedded scripts.
 func loadExam() ([]*group, error) {
 	var gs []*group
 	seen := map[string]string{}
@@ -67,8 +68,8 @@ func loadExam() ([]*group, error) {
 	return gs, nil
 }
 
-// build finds what each script builds on: scripts that are the basis of statements that it
-// has. A device that does those wrong is told so once.
+// build finds what each script builds on: scripts that test the form of one of its
+// statements. So a deviation in such a form is reported only once.
 func build(gs []*group) {
 	var all []*drill
 	for _, g := range gs {
@@ -76,7 +77,7 @@ func build(gs []*group) {
 	}
 	for i, base := range all {
 		for j, s := range all {
-			// Of two that are each other's basis the first one is.
+			// If two scripts are each other's basis, the first one counts.
 			if s != base && s.has(base.basis) && (i < j || !base.has(s.basis)) {
 				s.on = append(s.on, base)
 			}
@@ -84,15 +85,15 @@ func build(gs []*group) {
 	}
 }
 
-// has reports whether a statement of the script is of a form.
+// has reports whether a statement of the script has a form.
 func (s *drill) has(form *regexp.Regexp) bool {
 	return form != nil && slices.ContainsFunc(s.lines, func(l statement) bool { return form.MatchString(l.text) })
 }
 
 var notWord = regexp.MustCompile(`[^a-z0-9]+`)
 
-// parseGroup reads a file: its first comment is the group's title, a line with == begins
-// a script, the comment right behind it says what the device is to do.
+// parseGroup reads a file: its first comment is the group's title, a line with == starts a
+// script, the comment after it describes what the device must do.
 func parseGroup(name, file, text string) (*group, error) {
 	g := &group{name: name}
 	var s *drill
@@ -151,8 +152,7 @@ func parseGroup(name, file, text string) (*group, error) {
 	return g, nil
 }
 
-// chosen reports whether a script is among those that -only names: parts of its id, of
-// its name, or its rules.
+// chosen reports whether -only selects a script: by a part of its id or name, or by a rule.
 func (s *drill) chosen(only string) bool {
 	if only == "" {
 		return true
@@ -171,6 +171,6 @@ func (s *drill) chosen(only string) bool {
 	return false
 }
 
-// isGroup reports whether a word is a group's name: then it means the group, and not what
-// else has it in its name.
+// isGroup reports whether a word is a group's name: it then selects the group, and no other
+// scripts that have the word in their names.
 func isGroup(word string) bool { return slices.Contains(groupOrder, word) }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// verdict is what a script found.
+// verdict is the result of a script.
 type verdict int
 
 const (
@@ -22,25 +22,26 @@ var verdictNames = []string{"follows", "deviates", "not applicable", "not reache
 
 func (v verdict) String() string { return verdictNames[v] }
 
-// result is a verdict and what it rests on.
+// result is a verdict and its evidence.
 type result struct {
 	s       *drill
 	verdict verdict
 	line    int    // of the statement that did not hold
 	stmt    string // that statement
-	why     string // what came instead; or why there is no verdict
-	frame   int    // in the recording
-	first   int    // frame with which the script began
+	why     string // what happened instead; or why there is no verdict
+	frame   int    // frame number in the recording
+	first   int    // number of the first frame of the script
 	tries   int
 	misses  int  // tries that deviated
-	died    bool // the device's host did not outlive it
+	died    bool // the device's host crashed
 	notes   []string
-	kernel  []string // what the kernel of the device's host warned of
+	kernel  []string // warnings of the kernel of the device's host
 	trace   []traced
 	took    time.Duration
 }
 
-// examine runs a script, and once more where it is of a kind that time may upset.
+// examine runs a script, after the scripts that it builds on, and repeats it if timing may
+// have caused a deviation.
 func (d *device) examine(s *drill) *result {
 	if res := d.bases[s.id]; res != nil {
 		return res
@@ -57,7 +58,7 @@ func (d *device) examine(s *drill) *result {
 	return res
 }
 
-// repeat runs a script until it is clear what it finds.
+// repeat runs a script until its result is clear.
 func (d *device) repeat(s *drill) *result {
 	res := d.once(s)
 	for try := 0; try < 10 && res.verdict == notReached && res.why == errStarting.Error() && d.link.real(); try++ {
@@ -75,7 +76,7 @@ func (d *device) repeat(s *drill) *result {
 			continue
 		}
 		if again.verdict == notReached {
-			break // the device, or its agent, is not well: what it did before counts
+			break // the device, or its agent, has a problem: the earlier result counts
 		}
 		if again.died {
 			return again
@@ -100,7 +101,7 @@ func (d *device) repeat(s *drill) *result {
 // once runs a script.
 func (d *device) once(s *drill) (res *result) {
 	if s.by != "agent" && d.link.real() {
-		time.Sleep(300 * time.Millisecond) // programs that end with a connection start again
+		time.Sleep(300 * time.Millisecond) // programs that end with a connection need time to restart
 	}
 	alive := false
 	if a, ok := d.agent.(*remote); ok {
@@ -164,12 +165,12 @@ func (d *device) once(s *drill) (res *result) {
 	return res
 }
 
-// maxHeard is how many frames a script takes: more is a flood.
+// maxHeard is the largest number of frames that a script receives: more is a flood.
 const maxHeard = 1 << 18
 
 var overIPv6 = regexp.MustCompile(`^(dut|call) .*\bv6\b`)
 
-// needs reports what is missing for a script.
+// needs returns an error if something that a script needs is missing.
 func (r *run) needs() error {
 	v6 := r.s.has(overIPv6)
 	r.v6 = v6
@@ -213,7 +214,7 @@ func (r *run) needs() error {
 	return nil
 }
 
-// ecnProbe: does the device send CNPs at all?
+// ecnProbe tests whether the device sends CNPs at all.
 const ecnProbe = `== probe
 # .
 rule CA17-44
@@ -224,8 +225,8 @@ allow any
 +100ms > CNP
 `
 
-// meetProbes: is the agent's device the one at the other end of the wire? One packet that it
-// takes, or one that it sends, says so.
+// meetProbes tests whether the agent's device is the one at the other end of the wire. One
+// packet that it receives, or one that it sends, is enough.
 const meetProbes = `== a WRITE arrives
 # .
 rule RS-07
@@ -245,7 +246,7 @@ post SEND data=a[0:8]
 > SEND_ONLY 0
 `
 
-// meets returns an error where nothing passes between the wire and the agent's device.
+// meets returns an error if no packet passes between the wire and the agent's device.
 func (d *device) meets() error {
 	g, err := parseGroup("meets", "meets", meetProbes)
 	if err != nil || d.agent == nil || !d.link.real() {

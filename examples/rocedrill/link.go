@@ -13,7 +13,7 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// Addresses of both ends where nothing else is said.
+// Default addresses of both ends.
 var (
 	ourIP4 = netip.MustParseAddr("192.0.2.1")
 	ourIP6 = netip.MustParseAddr("2001:db8::1")
@@ -28,10 +28,10 @@ type link interface {
 	now() time.Time
 	// send sends an Ethernet frame.
 	send(b []byte) error
-	// await returns the next frame that carries RoCE, or is an ARP response, and when it
-	// came. It waits until a time for it.
+	// await waits until a time for the next frame that carries RoCE, or is an ARP response.
+	// It returns the frame and its arrival time.
 	await(until time.Time) (b []byte, at time.Time, ok bool)
-	// real says that time passes by itself, and that the device is slower than this
+	// real reports that the link uses real time, and that the device is slower than this
 	// program.
 	real() bool
 	close()
@@ -41,7 +41,7 @@ type link interface {
 type memory struct {
 	t     time.Time
 	dut   *softnic.Port
-	free  time.Time // when the wire can take the next frame
+	free  time.Time // when the wire is free for the next frame
 	in    [][]byte
 	serve func(now time.Time) // the programs at the device
 	// Tests change what the device receives and sends.
@@ -66,10 +66,10 @@ func (m *memory) send(b []byte) error {
 	return nil
 }
 
-// lineRate is how fast the device can send, in bits per second.
+// lineRate is the rate of the device's port, in bits per second.
 const lineRate = 10e9
 
-// pump takes out what the device sends, as fast as the wire allows.
+// pump receives what the device sends, as fast as the wire allows.
 func (m *memory) pump() {
 	for m.serve(m.t); !m.t.Before(m.free); m.serve(m.t) {
 		b, ok := m.dut.NextFrame(m.t, nil)
@@ -117,13 +117,13 @@ func (m *memory) await(until time.Time) ([]byte, time.Time, bool) {
 	return b, m.t, true
 }
 
-// wire is a link to a device outside, in real time: the endpoint answers ARP and
-// neighbour discovery, and all RoCE frames are the script's.
+// wire is a link to an external device, in real time: the endpoint handles ARP and neighbour
+// discovery, and all RoCE frames are passed to the script.
 type wire struct {
 	ep   *endpoint.Endpoint
 	mu   sync.Mutex
 	in   []arrival
-	size int // bytes in in
+	size int // bytes of the frames in in
 	here chan struct{}
 }
 
@@ -132,10 +132,10 @@ type arrival struct {
 	at time.Time
 }
 
-// maxWaiting bounds the bytes of frames that wait for the script; what comes then is dropped.
+// maxWaiting bounds the bytes of frames that wait for the script; further frames are dropped.
 const maxWaiting = 64 << 20
 
-// openWire attaches to a wire with an address of our own.
+// openWire attaches to a wire with our own address.
 func openWire(w endpoint.Wire, addrs []netip.Addr, mac frame.MAC) (*wire, error) {
 	l := &wire{here: make(chan struct{}, 1)}
 	ep, err := endpoint.Config{GIDs: addrs, MAC: mac, Filter: l.filter}.Open(w)
@@ -186,7 +186,7 @@ func (l *wire) await(until time.Time) ([]byte, time.Time, bool) {
 		l.mu.Lock()
 		if len(l.in) != 0 {
 			a := l.in[0]
-			if a.at.After(until) { // later: or a flood would never end
+			if a.at.After(until) { // it arrived later; without this check a flood would never end
 				l.mu.Unlock()
 				return nil, time.Now(), false
 			}
@@ -207,7 +207,7 @@ func (l *wire) await(until time.Time) ([]byte, time.Time, bool) {
 
 var errNoARP = errors.New("nobody has that address: no ARP response came in 5 s")
 
-// resolve asks for the Ethernet address of the device.
+// resolve finds the Ethernet address of the device by ARP or neighbour discovery.
 func resolve(l link, src frame.MAC, from, to netip.Addr) (mac frame.MAC, err error) {
 	if !to.Is4() || !from.Is4() {
 		return mac, fmt.Errorf("%v: the device is reached by its IPv4 address", to)

@@ -19,8 +19,8 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// local is this module's own port as the device, with an agent and programs of its own,
-// all in virtual time.
+// local is this module's own port as the device, with an agent and programs, all in virtual
+// time.
 type local struct {
 	*memory
 	pds  [2]qp.PD
@@ -28,9 +28,9 @@ type local struct {
 	mrs  map[int]*localMR
 	mws  map[int]uint32
 	srqs map[int]*softnic.SRQ
-	last int // handle
+	last int // the last handle assigned
 
-	attr func(a *qp.Attr) // tests change what a queue pair is given
+	attr func(a *qp.Attr) // tests change the attributes of a queue pair
 
 	cq    *softnic.CQ // of the programs
 	conns map[uint32]*program
@@ -40,7 +40,7 @@ type localQP struct {
 	*softnic.QP
 	cq      *softnic.CQ
 	access  qp.Access
-	results map[uint64]func() // by work request ID: what has to be done when it is complete
+	results map[uint64]func() // by work request ID: called when the request is complete
 }
 
 type localMR struct {
@@ -78,7 +78,7 @@ func (d *local) forget() {
 	d.qps, d.mrs, d.mws, d.srqs = map[int]*localQP{}, map[int]*localMR{}, map[int]uint32{}, map[int]*softnic.SRQ{}
 }
 
-// words of a command.
+// command holds the words of a command.
 type command map[string]string
 
 func (c command) num(key string, def uint64) uint64 {
@@ -346,7 +346,7 @@ func (d *local) post(q *localQP, c command) error {
 	return q.PostSend(d.t, &wr)
 }
 
-// poll waits for completions, and lets time pass for it.
+// poll waits for completions, while virtual time passes.
 func (d *local) poll(q *localQP, c command) (string, error) {
 	var text strings.Builder
 	var wc qp.Completion
@@ -381,16 +381,16 @@ var statusNames = map[qp.Status]string{qp.Success: "success", qp.LocalLengthErr:
 // programs that take connections, by RDMA-CM's port.
 var programs = map[uint16]string{7174: "rping", 7471: "rdma_server"}
 
-// program is a connection to one of them. Both have one receive of 16 bytes posted.
+// program is a connection to one of the programs. Each has one receive of 16 bytes posted.
 type program struct {
 	name string
 	q    *softnic.QP
-	msg  []byte // the receive
-	data []byte // what rping has READ
+	msg  []byte // buffer of the receive
+	data []byte // data that rping has READ
 	step int
 }
 
-// program runs the programs on: connections, then completions.
+// program runs the programs: connections, then completions.
 func (d *local) program(now time.Time) {
 	var e cm.Event
 	for {
@@ -426,9 +426,9 @@ func (d *local) program(now time.Time) {
 	}
 }
 
-// next does what comes after a completion: rping READs the client's text where the first
-// message says, says so, WRITEs it where the second says, says so; rdma_server sends
-// a message back.
+// next handles a completion: rping READs the client's text at the address in the first
+// message, sends a message, WRITEs the text to the address in the second message, and sends a
+// message; rdma_server sends a message back.
 func (p *program) next(now time.Time, wc *qp.Completion) {
 	post := func(wr qp.SendWR) {
 		wr.Flags = qp.Signaled
@@ -448,7 +448,7 @@ func (p *program) next(now time.Time, wc *qp.Completion) {
 		post(qp.SendWR{Op: qp.OpSend, Local: make([]byte, 16)})
 	case wc.Op == qp.OpRecv && p.step == 1:
 		p.step = 0
-		text := p.data[:min(bytes.IndexByte(p.data, 0)+1, len(p.data))] // it is a string of C
+		text := p.data[:min(bytes.IndexByte(p.data, 0)+1, len(p.data))] // the text is a C string
 		post(qp.SendWR{Op: qp.OpWrite, Local: text, RemoteAddr: addr, RKey: key})
 		_ = p.q.PostRecv(&qp.RecvWR{Local: p.msg})
 	case wc.Op == qp.OpWrite:

@@ -15,7 +15,7 @@ import (
 	"github.com/roce-go/roce/qp/script"
 )
 
-// call is a connection by RDMA-CM that a script makes.
+// call is a connection by RDMA-CM that a script opens.
 type call struct {
 	to           netip.AddrPort
 	local, guid  uint64 // communication ID and CA GUID of ours
@@ -24,18 +24,17 @@ type call struct {
 	established  bool
 	rep          cm.REP
 	psn, reqSent uint32
-	asked        uint16 // port of the last REQ
+	asked        uint16 // destination port of the last REQ
 }
 
-// errStarting: rping and rdma_server serve one connection, and are started again by whoever
-// runs them.
+// errStarting: rping and rdma_server serve one connection, and are restarted after it.
 var errStarting = errors.New("the program does not listen, or not yet again")
 
 var madNames = []string{"REQ", "MRA", "REJ", "REP", "RTU", "DREQ", "DREP", "SIDR_REQ", "SIDR_REP", "LAP", "APR"}
 
 func isMAD(word string) bool { return slices.Contains(madNames, word) }
 
-// decodeMAD reads a datagram of QP 1.
+// decodeMAD decodes a datagram of QP 1.
 func decodeMAD(b []byte) (*madMessage, error) {
 	m := &madMessage{}
 	return m, m.Decode(b)
@@ -43,7 +42,8 @@ func decodeMAD(b []byte) (*madMessage, error) {
 
 type madMessage struct{ cm.Message }
 
-// String is the message in the words of a script, without what differs in each run.
+// String returns the message in the words of a script, without the parts that differ in each
+// run.
 func (m *madMessage) String() string {
 	switch m.Header.AttributeID {
 	case cm.AttrREJ:
@@ -56,10 +56,10 @@ func (m *madMessage) String() string {
 	return m.Header.AttributeID.String()
 }
 
-// dial begins a call with the program that the script needs: call [v6], and what comes is
-// the script's business.
+// dial prepares a call to the program that the script needs: call [v6]. The script itself
+// sends and expects the messages.
 func (r *run) dial(w *script.Words) error {
-	w.Flag("v6") // r.needs has seen it
+	w.Flag("v6") // r.needs has handled it
 	if err := w.Done(); err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (r *run) dial(w *script.Words) error {
 	return nil
 }
 
-// ends are the addresses of a call, of the kind that the script is about.
+// ends returns the addresses of a call, IPv4 or IPv6 as the script requests.
 func (r *run) ends() (ours, theirs netip.Addr) {
 	if r.v6 {
 		return r.d.our6, r.d.ip6
@@ -110,7 +110,7 @@ func (r *run) callProgram() error {
 		if refused == nil && try == 2 || !r.d.link.real() {
 			break
 		}
-		time.Sleep(300 * time.Millisecond) // it may be starting
+		time.Sleep(300 * time.Millisecond) // the program may be starting
 	}
 	if refused != nil {
 		return refused
@@ -118,7 +118,7 @@ func (r *run) callProgram() error {
 	return fmt.Errorf("no response to a REQ to %v", r.calls.to)
 }
 
-// learn takes what a REP tells.
+// learn stores the numbers of a REP.
 func (r *run) learn(m *madMessage) {
 	c := &r.calls
 	c.rep, c.remote = m.REP, m.REP.LocalCommID
@@ -126,8 +126,8 @@ func (r *run) learn(m *madMessage) {
 	r.dutQPN, r.shift = m.REP.LocalQPN, int(m.REP.StartingPSN)
 }
 
-// ofEarlierCall reports whether a message is about a call of an earlier script. A late REP is
-// rejected, so that the program is free again.
+// ofEarlierCall reports whether a message belongs to a call of an earlier script. A late REP
+// is rejected, so that the program is free again.
 func (r *run) ofEarlierCall(p *packet) bool {
 	m, err := decodeMAD(p.Packet.Payload)
 	if err != nil {
@@ -146,7 +146,7 @@ func (r *run) ofEarlierCall(p *packet) bool {
 	return true
 }
 
-// commID is the low byte of our communication IDs; the rest counts calls.
+// commID is the low byte of our communication IDs; the other bits count calls.
 const commID = 0x5a
 
 // hangUp ends the connection.
@@ -174,7 +174,8 @@ func (r *run) hangUp() {
 	}
 }
 
-// sendMAD runs < REQ and its kind, whose fields stand for those of this call unless given.
+// sendMAD runs < REQ and the other messages; fields that are not given have the values of
+// this call.
 func (r *run) sendMAD(w *script.Words) error {
 	c := &r.calls
 	name := w.Next("the message")

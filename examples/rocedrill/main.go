@@ -1,5 +1,5 @@
-// Rocedrill sits across the wire from a RoCE v2 device and asks it, rule by rule, whether
-// it follows the transport: see -h.
+// Rocedrill is connected to a RoCE v2 device and tests, rule by rule, whether the device
+// follows the transport rules: see -h.
 package main
 
 import (
@@ -72,7 +72,7 @@ func (p programFlag) Set(s string) error {
 	return nil
 }
 
-// run0 is the program; it returns the exit code.
+// run0 runs the program and returns the exit code.
 func run0(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	o := options{cm: programFlag{}}
 	fs := flag.NewFlagSet("rocedrill", flag.ContinueOnError)
@@ -121,8 +121,8 @@ func (o *options) flags(fs *flag.FlagSet) {
 	fs.StringVar(&o.title, "title", "", "`NAME` of the device on the card")
 }
 
-// exam runs what the flags ask for. The codes: 0 follows, 1 deviates, 2 misuse, or
-// nothing could be run.
+// exam runs what the flags request. The exit codes: 0 the device follows the rules, 1 it
+// deviates, 2 wrong usage, or nothing could be run.
 func (o *options) exam(ctx context.Context, stdout, stderr io.Writer) (int, error) {
 	groups, err := loadExam()
 	if err != nil {
@@ -195,7 +195,7 @@ func (o *options) exam(ctx context.Context, stdout, stderr io.Writer) (int, erro
 	return 0, nil
 }
 
-// check finds what is wrong with the flags before the exam, whose card would be lost.
+// check finds wrong flags before the exam, whose results would be lost otherwise.
 func (o *options) check() error {
 	switch {
 	case o.mutations < 1 || o.mutations > 1000:
@@ -276,7 +276,7 @@ func (o *options) open() (*device, error) {
 		return nil, fmt.Errorf("the wire %s: %w", o.segment+o.packet+o.tap, err)
 	}
 	d.link = l
-	d.comms = uint32(time.Now().Unix()) & 0xffff << 7 // a device may still know the calls of an exam before
+	d.comms = uint32(time.Now().Unix()) & 0xffff << 7 // a device may still remember the calls of an earlier exam
 	if o.agent != "" {
 		a, err := dialAgent(o.agent)
 		if err != nil {
@@ -347,7 +347,7 @@ func (d *device) close() {
 	d.link.close()
 }
 
-// String names the device.
+// String returns a description of the device.
 func (d *device) String() string {
 	if name := d.can["device"]; name != "" && d.can["kernel"] != "none" {
 		return fmt.Sprintf("%s, Linux %s", name, d.can["kernel"])
@@ -404,7 +404,7 @@ func list(w io.Writer, groups []*group, only string) error {
 	return err
 }
 
-// explain prints a script with what it is for, and the rules that it cites.
+// explain prints a script with its purpose, and the rules that it cites.
 func explain(w io.Writer, groups []*group, name string) (int, error) {
 	n := 0
 	for _, g := range groups {

@@ -21,12 +21,12 @@ import (
 	"github.com/roce-go/roce/qp/script"
 )
 
-// packet is a frame that came from the device.
+// packet is a frame received from the device.
 type packet struct {
 	frame.Frame
 	at   time.Time
-	n    int  // in the recording, from 1
-	retx bool // a request whose PSN came before
+	n    int  // number in the recording, from 1
+	retx bool // a request with a PSN that was received before
 }
 
 // recorder writes all frames to a pcapng file, with the statement as comment.
@@ -68,7 +68,7 @@ func (r *recorder) flush() error {
 	return r.buf.Flush()
 }
 
-// build returns the frame that a statement "< OPCODE ..." names. The words of the frame
+// build returns the frame that a statement "< OPCODE ..." describes. The words of the frame
 // are removed from w, then those of the packet.
 func (r *run) build(w *script.Words) (*frame.Frame, func([]byte) []byte) {
 	f := &frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DstMAC: r.d.mac, SrcMAC: ourMAC, Src: r.d.our4, Dst: r.d.ip4,
@@ -114,7 +114,7 @@ func (r *run) build(w *script.Words) (*frame.Frame, func([]byte) []byte) {
 	if p.Opcode.Class() == bth.Request {
 		p.PSN = p.PSN.Add(r.shift)
 	}
-	// What cannot be said in fields is done to the bytes.
+	// Changes that cannot be expressed as fields are made to the bytes.
 	return f, func(b []byte) []byte {
 		n := len(b) - bth.ICRCSize
 		if cut > 0 || extend > 0 {
@@ -149,7 +149,7 @@ func multicastMAC(a netip.Addr) (m frame.MAC) {
 	return frame.MAC{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// repair makes the lengths, the IPv4 checksum and the ICRC of a frame fit its bytes.
+// repair sets the lengths, the IPv4 checksum and the ICRC of a frame to match its bytes.
 func repair(b []byte) {
 	ip := b[14:]
 	switch ip[0] >> 4 {
@@ -206,7 +206,7 @@ func (r *run) next(until time.Time) (*packet, bool) {
 			continue
 		}
 		if p.Packet.DestQP != r.qpn && p.Packet.DestQP != 1 && (r.also == 0 || p.Packet.DestQP != r.also) {
-			if p.Packet.DestQP < firstQPN || p.Packet.DestQP > r.qpn { // not of an earlier script
+			if p.Packet.DestQP < firstQPN || p.Packet.DestQP > r.qpn { // packets to QPs of earlier scripts are ignored
 				r.fault(p, "for QP 0x%x, which there is not", p.Packet.DestQP)
 			}
 			continue
@@ -239,8 +239,8 @@ func (r *run) next(until time.Time) (*packet, bool) {
 	}
 }
 
-// traced is a packet for the card: its number in the recording, < to the device or > from it,
-// and in words.
+// traced is a packet on the card: its number in the recording, < to the device or > from it,
+// and its description.
 type traced struct {
 	N         int
 	Way, What string
@@ -254,7 +254,7 @@ func (r *run) note(way, what string) {
 	r.trace = append(r.trace, traced{r.d.rec.n, way, what})
 }
 
-// fault notes what is wrong with a frame, whatever the script is about.
+// fault records an error of a frame, whatever the script is about.
 func (r *run) fault(p *packet, format string, v ...any) {
 	if len(r.faults) < 100 {
 		r.faults = append(r.faults, fault{p.n, fmt.Sprintf(format, v...)})
@@ -266,7 +266,7 @@ type fault struct {
 	what  string
 }
 
-// wellformed notes what of a packet breaks a rule that holds for every packet.
+// wellformed records which rules a packet breaks, of those that hold for every packet.
 func (r *run) wellformed(f *packet) {
 	p := &f.Packet
 	check := func(bad bool, format string, v ...any) {
@@ -306,8 +306,8 @@ func (r *run) wellformed(f *packet) {
 
 var liveNumber = regexp.MustCompile(`\b(va|rkey|inv_rkey|qpn|src_qp)=(0x[0-9a-f]+|[0-9]+)`)
 
-// describe is a packet in words that are the same in each run: keys and addresses of the
-// device by name.
+// describe describes a packet in words that are the same in each run: keys and addresses of
+// the device are replaced by names.
 func (r *run) describe(p *packet) string {
 	text := script.Describe(&p.Packet, p.retx)
 	if p.Packet.DestQP == 1 {
@@ -350,7 +350,7 @@ func (r *run) deliver(w *script.Words, n int, same bool) error {
 			f.Packet.PSN = f.Packet.PSN.Add(1)
 		}
 		if r.d.link.real() && i%8 == 7 {
-			time.Sleep(time.Millisecond) // the socket of an emulated device is small
+			time.Sleep(time.Millisecond) // the socket buffer of an emulated device is small
 		}
 	}
 	return nil
@@ -378,7 +378,7 @@ func (r *run) expect(w *script.Words, from, to time.Duration, eventually bool) e
 	start := r.last
 	until := start.Add(wait)
 	if now := r.d.link.now().Add(wait); to == r.d.patience && now.After(until) {
-		until = now // what the agent was asked in between took its time
+		until = now // the commands to the agent in between took time
 	}
 	for {
 		p, ok := r.next(until)
@@ -421,7 +421,7 @@ func isAck(p *packet) bool {
 	return p.Packet.Opcode.Operation() == bth.Acknowledge && p.Packet.AETH.Syndrome.Kind() == aeth.Ack
 }
 
-// faultText tells of frames that were dropped because they are broken.
+// faultText describes the frames that were dropped because of errors.
 func (r *run) faultText() string {
 	if len(r.faults) == 0 {
 		return ""

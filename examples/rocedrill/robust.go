@@ -15,9 +15,9 @@ import (
 	"github.com/roce-go/roce/qp/script"
 )
 
-// rate and fall: rate D [cnp=GAP] takes what the device sends for a while, acknowledges it,
-// and remembers how fast it came; falls F wants the last rate below F times the one before,
-// rises F above it.
+// rate D [cnp=GAP] receives what the device sends during D, acknowledges it, and keeps the
+// rate; falls F requires that the last rate is below F times the one before, rises F that it
+// is above.
 func (r *run) rate(d, cnp time.Duration) (bytes int, err error) {
 	end, next := r.last.Add(d), r.last
 	for {
@@ -95,11 +95,11 @@ func (r *run) falls(w *script.Words) error {
 	return err
 }
 
-// victim is the queue pair that mutated packets with a good ICRC go to.
+// victim is the queue pair to which mutated packets with a good ICRC are sent.
 type victim struct {
 	r      *run
 	qp     uint64
-	qpn    uint32 // the device's
+	qpn    uint32 // the device's QP number
 	ours   uint32
 	epsn   uint32
 	region liveRegion
@@ -132,7 +132,7 @@ func (v *victim) make() error {
 	return nil
 }
 
-// frame is request i of those that are mutated: as the device expects it next.
+// frame returns request i before the mutation: the request that the device expects next.
 func (v *victim) frame(i int) []byte {
 	f := &frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DstMAC: v.r.d.mac, SrcMAC: ourMAC, Src: v.r.d.our4, Dst: v.r.d.ip4,
 		DF: true, HopLimit: 64, SrcPort: 0xc000 | uint16(v.ours&0x3fff)}
@@ -147,7 +147,7 @@ func (v *victim) frame(i int) []byte {
 	return f.AppendTo(nil)
 }
 
-// hear learns from what the device sends to the victim's peer.
+// hear updates the state from a packet that the device sends to the victim's peer.
 func (v *victim) hear(p *packet) (dead string) {
 	if p.Packet.Opcode.Ext()&bth.HasAETH == 0 {
 		return ""
@@ -166,31 +166,31 @@ func (v *victim) hear(p *packet) (dead string) {
 	return ""
 }
 
-// barrage is a run of mutated packets, while data flow on the script's own connection.
+// barrage sends mutated packets while data flow on the script's own connection.
 type barrage struct {
 	r       *run
 	m       *mutator.Mutator
 	own     bool // the packets go to the script's own connection: their ICRC is bad
 	v       *victim
 	target  liveRegion
-	model   []byte // what must lie in target
-	psn     uint32 // of the next WRITE
+	model   []byte // expected content of target
+	psn     uint32 // PSN of the next WRITE
 	buf     []byte
 	rep     mutator.Report
 	since   []int            // packets since the last WRITE that was acknowledged
-	lethal  []mutator.Change // what the packets had in them that ended the device's host
-	deaths  []string         // each with what it died of
-	skipped int              // packets with something lethal in them
+	lethal  []mutator.Change // changes in packets that crashed the device's host
+	deaths  []string         // one text for each crash
+	skipped int              // packets not sent because of a lethal change
 	alarms  int
 }
 
-// maxDeaths is how often the device's host may die of a barrage before it ends.
+// maxDeaths is the number of crashes of the device's host after which a barrage ends.
 const maxDeaths = 3
 
-// mutate N [icrc=bad]: N mutated packets, while data flows on the script's own connection,
-// to a region that must be named w. With a bad ICRC they go to that connection itself, and
-// else to another queue pair. What ends that one is counted; what ends the device's host is
-// found, named, and left out from then on.
+// mutate N [icrc=bad]: N mutated packets, while data flows on the script's own connection, to
+// a region that must be named w. With a bad ICRC they are sent to that connection itself,
+// otherwise to another queue pair. If a packet ends that queue pair, it is counted; if it
+// crashes the device's host, the change is found, named, and not sent again.
 func (r *run) mutate(w *script.Words) error {
 	n := int(w.Num("n", 31, 1000))
 	icrc, _ := w.Str("icrc")
@@ -223,7 +223,7 @@ func (r *run) mutate(w *script.Words) error {
 	return b.end(n)
 }
 
-// begin makes what the barrage needs on the device, from the script's regions.
+// begin creates what the barrage needs on the device, from the script's regions.
 func (b *barrage) begin() error {
 	r := b.r
 	var ok, ok2 bool
@@ -244,7 +244,7 @@ func (b *barrage) begin() error {
 	return b.v.make()
 }
 
-// fire sends packet i, and a WRITE of the script's own after each twentieth.
+// fire sends packet i, and one of the script's own WRITEs after every twentieth packet.
 func (b *barrage) fire(i int) error {
 	r := b.r
 	if err := b.send(i); err != nil {
@@ -277,7 +277,7 @@ func (b *barrage) fire(i int) error {
 	return nil
 }
 
-// make returns packet i, and leaves in rep what was done to it.
+// make returns packet i, and records its changes in rep.
 func (b *barrage) make(i int) []byte {
 	if b.own {
 		b.v.epsn = b.psn
@@ -286,7 +286,7 @@ func (b *barrage) make(i int) []byte {
 	return b.m.Mutate(uint64(i), frame.Ethernet, f, len(f), b.buf, &b.rep)
 }
 
-// send sends packet i, unless there is something lethal in it.
+// send sends packet i, unless it has a lethal change.
 func (b *barrage) send(i int) error {
 	f := b.make(i)
 	if b.own && !b.rep.RoCE {
@@ -305,8 +305,9 @@ func (b *barrage) send(i int) error {
 	return b.r.transmit(f)
 }
 
-// died finds what ended the device's host: when that is up again the packets since the last
-// sign of life are sent one by one, until it ends again. Then the barrage goes on.
+// died finds the packet that crashed the device's host: when the host is up again, the
+// packets since the last sign of life are sent one by one, until it crashes again. Then the
+// barrage goes on.
 func (b *barrage) died() error {
 	r, suspects := b.r, slices.Clone(b.since)
 	how, err := r.d.obituary()
@@ -352,7 +353,7 @@ func (b *barrage) died() error {
 	return nil
 }
 
-// again plays the script up to the barrage, on a device that started anew.
+// again repeats the script up to the barrage, on a device that was restarted.
 func (b *barrage) again() error {
 	r := b.r
 	line, stmt := r.line, r.stmt
@@ -371,7 +372,7 @@ func (b *barrage) again() error {
 	return b.begin()
 }
 
-// verdict is what the deaths and the kernel's log say.
+// verdict returns the deviation that the crashes and the kernel's log show.
 func (b *barrage) verdict() error {
 	switch {
 	case len(b.deaths) != 0:
@@ -384,7 +385,7 @@ func (b *barrage) verdict() error {
 	return nil
 }
 
-// end verifies memory, says what was done, and gives the verdict.
+// end verifies memory, adds a summary, and returns the verdict.
 func (b *barrage) end(n int) error {
 	r := b.r
 	if err := r.compare(b.target.handle, 0, b.model); err != nil {
@@ -409,7 +410,7 @@ func (b *barrage) end(n int) error {
 	if err := b.verdict(); err != nil {
 		return err
 	}
-	// What still comes of the mutated packets is nobody's business.
+	// Later packets caused by the mutated ones are ignored.
 	r.allowed = append(r.allowed, "any")
 	r.completions = nil
 	if !b.own {
@@ -418,7 +419,7 @@ func (b *barrage) end(n int) error {
 	return r.silence(r.d.quiet)
 }
 
-// listen takes what the device has sent so far, and makes the victim anew where it died.
+// listen receives what the device has sent so far, and creates a new victim if it has ended.
 func (r *run) listen(v *victim) error {
 	wait := time.Duration(0)
 	if r.d.link.real() {
@@ -436,7 +437,7 @@ func (r *run) listen(v *victim) error {
 	}
 }
 
-// witness writes to the script's own connection and wants the acknowledgement.
+// witness sends a WRITE on the script's own connection and requires the acknowledgement.
 func (b *barrage) witness() error {
 	r, v := b.r, b.v
 	off := uint64(b.psn*96) % (b.target.len - 96)
@@ -481,7 +482,7 @@ func (b *barrage) witness() error {
 	}
 }
 
-// silentDeath makes the victim anew where it is in Error without having said so.
+// silentDeath creates a new victim if the old one is in Error without having sent a NAK.
 func (r *run) silentDeath(v *victim) error {
 	a, err := r.agentDo("query qp=%d", v.qp)
 	if err != nil {

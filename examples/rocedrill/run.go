@@ -15,7 +15,7 @@ import (
 	"github.com/roce-go/roce/qp/script"
 )
 
-// device is what is examined, and how it is reached.
+// device is the device under test, and how it is reached.
 type device struct {
 	link       link
 	agent      agent                        // nil where there is none
@@ -23,23 +23,23 @@ type device struct {
 	mac        frame.MAC
 	ip4, ip6   netip.Addr
 	our4, our6 netip.Addr
-	can        map[string]string // what info said, and what was tried
+	can        map[string]string // the reply to info, and results of probes
 	rec        *recorder
-	console    *consoleFile       // of the device's host, nil where it is not known
-	waiting    func()             // is called when the host is waited for; may be nil
-	bases      map[string]*result // what scripts that others build on found
-	qpns       uint32             // handed out
+	console    *consoleFile       // of the device's host; nil if not known
+	waiting    func()             // called when the program waits for the host; may be nil
+	bases      map[string]*result // results of scripts that others build on
+	qpns       uint32             // QP numbers assigned so far
 	comms      uint32
-	seed       uint64 // of the mutations
+	seed       uint64 // seed of the mutations
 	mutations  int
 
-	patience time.Duration // for what must come
-	quiet    time.Duration // for what must not
+	patience time.Duration // how long to wait for what must arrive
+	quiet    time.Duration // how long to wait for what must not arrive
 	slack    time.Duration // added to the end of a window
-	jitter   time.Duration // by how much the way from the device may differ from packet to packet
+	jitter   time.Duration // by how much the delay from the device may vary from packet to packet
 }
 
-// programAt is a program, and the kind of address that it is reached at.
+// programAt is a program, and whether it is reached over IPv4 or IPv6.
 type programAt struct {
 	name string
 	v6   bool
@@ -58,12 +58,12 @@ func (e *deviation) Error() string { return e.got }
 
 func deviated(format string, v ...any) error { return &deviation{fmt.Sprintf(format, v...)} }
 
-// inapplicable says why a script cannot be run here.
+// inapplicable is the reason that a script cannot be run here.
 type inapplicable string
 
 func (e inapplicable) Error() string { return string(e) }
 
-// run is a script that is run.
+// run holds the state of a script that is running.
 type run struct {
 	d    *device
 	s    *drill
@@ -74,26 +74,26 @@ type run struct {
 	qpn, dutQPN   uint32
 	qp            uint64 // the agent's handle
 	v6            bool
-	shift         int // of PSNs of our requests: where the device chose the first
+	shift         int // added to the PSNs of our requests: the device chose the first PSN
 	mads          bool
-	also          uint32 // another QP number of ours whose packets are taken
+	also          uint32 // another QP number of ours whose packets are received
 	calls         call
 	last          time.Time
 	lastFrame     int
 	seen          map[uint32]bool
 	allowed       []string
 	faults        []fault
-	fatal         bool // a NAK ended the connection: what was consumed completes with an error
+	fatal         bool // a NAK ended the connection: a receive that was consumed completes with an error
 	notes         []string
 	kernel        []string
 	lastSent      string // the statement, or what was mutated
-	heard         int    // frames
+	heard         int    // frames received
 	trace         []traced
 	keys          map[string]uint32
 	regions       map[string]liveRegion
 	scratch, free uint64
 	srq           uint64
-	srqNum        uint32               // as requests of XRC name it
+	srqNum        uint32               // SRQ number in requests of XRC
 	ports         []uint16             // UDP source ports of the device's queue pair, each once
 	bufs          map[string][2]uint64 // "recv 1", "post 1": offset and length in scratch
 	completions   []map[string]string
@@ -111,15 +111,15 @@ func (r *run) cleanup() {
 	}
 }
 
-// What each script expects in the end.
+// Expectations of each script at its end.
 const (
 	quietKernel = "nothing in the kernel's log"
 	livingHost  = "the device's host lives"
 )
 
-// kernelLog returns what the kernel of the device's host warned of since the last time, without
-// what differs from one time to the next. A warning or an oops is a finding whatever the
-// script is about.
+// kernelLog returns the kernel warnings of the device's host since the last call, without the
+// parts that differ in each run. A warning or an oops is a finding whatever the script is
+// about.
 func (r *run) kernelLog() (said string, gone bool) {
 	if r.d.agent == nil || !r.d.link.real() {
 		return "", false
@@ -132,7 +132,7 @@ func (r *run) kernelLog() (said string, gone bool) {
 	return strings.Join(strings.Fields(said), " "), false
 }
 
-// end: nothing may be left that no statement named.
+// end checks that there are no packets and completions that no statement expected.
 func (r *run) end() error {
 	if r.qp == 0 && !r.mads {
 		return nil
@@ -154,11 +154,11 @@ func (r *run) end() error {
 	return nil
 }
 
-// silence waits until d after the last event: nothing may come but what is allowed.
+// silence waits until d after the last event, and requires that only allowed packets arrive.
 func (r *run) silence(d time.Duration) error {
 	until := r.last.Add(d)
 	if now := r.d.link.now(); now.After(until) {
-		until = now // what came while the agent was asked counts as well
+		until = now // packets that arrived during commands to the agent count as well
 	}
 	for {
 		p, ok := r.next(until)
@@ -194,7 +194,7 @@ func (r *run) allows(p *packet) bool {
 	return false
 }
 
-// named replaces names of regions by what the device calls them: va=m+16.
+// named replaces names of regions by their addresses on the device: va=m+16.
 func (r *run) named(s string) string {
 	words := strings.Fields(s)
 	for i, w := range words {
@@ -277,7 +277,7 @@ func (r *run) statement(text string) error {
 	}
 }
 
-// agentDo is a command to the agent whose refusal means that the device cannot.
+// agentDo sends a command to the agent; a refusal means that the device does not support it.
 func (r *run) agentDo(format string, v ...any) (reply, error) {
 	if r.d.agent == nil {
 		return reply{}, inapplicable("needs the agent")
@@ -285,7 +285,7 @@ func (r *run) agentDo(format string, v ...any) (reply, error) {
 	return r.d.agent.do(format, v...)
 }
 
-// space takes n bytes of the scratch region.
+// space reserves n bytes of the scratch region.
 func (r *run) space(n uint64) (off uint64, err error) {
 	if r.scratch == 0 {
 		a, err := r.agentDo("mr size=%d access=", scratchSize)
