@@ -1,6 +1,5 @@
-// Command 9prdma serves a folder by 9P2000.L over RDMA, over qp/endpoint: what Linux
-// mounts with trans=rdma. It is a module of its own, for its 9P server is another
-// project's.
+// Command 9prdma serves a folder by 9P2000.L over RDMA, over qp/endpoint: Linux mounts it
+// with trans=rdma. It is a module of its own, because it uses a 9P server of another project.
 package main
 
 import (
@@ -38,7 +37,7 @@ nobody is authenticated. Folders that others are mounted on belong to it.
 options:
 `
 
-// tversion is the type of the message that a session begins with.
+// tversion is the type of the first message of a session.
 const tversion = 100
 
 // port is 9P's in RDMA-CM's TCP port space.
@@ -92,7 +91,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ep, closing, err := w.Open(endpoint.Config{})
 	if err == nil {
-		syscall.Umask(0) // hosts say what permissions a new file has
+		syscall.Umask(0) // clients give the permissions of a new file
 		fmt.Fprintf(stdout, "9prdma: %s at %v port %d\n", *root, ep.Addrs(), port)
 		srv.window = w.Window()
 		err = errors.Join(srv.serve(ctx, ep, *root), closing())
@@ -104,14 +103,14 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// server is what all connections share.
+// server holds what all connections share.
 type server struct {
-	most, msize, window int           // connections, bytes of a message, packets
-	patience            time.Duration // how often a client is looked after
+	most, msize, window int           // limits: connections, bytes of a message, packets in flight
+	patience            time.Duration // interval at which a client is probed
 	conns               atomic.Int64
 }
 
-// serve takes connections until the context ends.
+// serve accepts connections until the context ends.
 func (srv *server) serve(ctx context.Context, ep *endpoint.Endpoint, root string) error {
 	folder, err := os.OpenRoot(root)
 	if err != nil {
@@ -119,7 +118,7 @@ func (srv *server) serve(ctx context.Context, ep *endpoint.Endpoint, root string
 	}
 	defer folder.Close()
 	files := p9.NewServer(tree{folder})
-	// Each side has requests outstanding, and posts their responses ahead.
+	// Each side has requests outstanding, and posts receives for their responses in advance.
 	l, err := ep.Listen(ctx, fmt.Sprintf(":%d", port), &endpoint.ListenConfig{ConnConfig: endpoint.ConnConfig{RecvDepth: requests, RecvSize: srv.msize, Window: srv.window},
 		Backlog: srv.most, Decide: func(*endpoint.Request) error {
 			if srv.conns.Load() >= int64(srv.most) {
@@ -141,7 +140,7 @@ func (srv *server) serve(ctx context.Context, ep *endpoint.Endpoint, root string
 			}
 			return err
 		}
-		if srv.conns.Add(1) > int64(srv.most) { // many came at once, and Decide let them all pass
+		if srv.conns.Add(1) > int64(srv.most) { // several requests at the same time may have passed Decide
 			srv.conns.Add(-1)
 			c.Close()
 			continue
@@ -156,8 +155,8 @@ func (srv *server) serve(ctx context.Context, ep *endpoint.Endpoint, root string
 	}
 }
 
-// lookAfter finds out that a client is gone though it said nothing: now and then there is
-// an empty WRITE, which a client that is there acknowledges.
+// lookAfter detects a client that is gone without a disconnect: it posts an empty WRITE now
+// and then, which a client that is still there acknowledges.
 func (srv *server) lookAfter(c *endpoint.Conn) {
 	tick := time.NewTicker(srv.patience)
 	defer tick.Stop()
@@ -171,22 +170,22 @@ func (srv *server) lookAfter(c *endpoint.Conn) {
 	}
 }
 
-// requests is how many a client may have outstanding.
+// requests is the maximum number of outstanding requests of a client.
 const requests = 32
 
-// stream is the bytes of a connection, whose messages are one 9P message each.
+// stream is the byte stream of a connection, whose messages are one 9P message each.
 type stream struct {
 	ctx  context.Context
 	conn *endpoint.Conn
 	buf  []byte
 	in   []byte // received and not read
-	out  []byte // written, not a whole message yet
-	// asked has an element for each request without a response, at a server: a client
-	// that sends more is not heard.
+	out  []byte // written, but not yet a whole message
+	// asked has an element for each request without a response, at a server: if it is full,
+	// no more requests are received.
 	asked chan struct{}
 }
 
-// Read reads from the message received last, or the next.
+// Read reads from the last message received, or from the next one.
 func (s *stream) Read(b []byte) (int, error) {
 	for len(s.in) == 0 {
 		if s.asked != nil {
@@ -201,7 +200,8 @@ func (s *stream) Read(b []byte) (int, error) {
 			return 0, err
 		}
 		s.in = s.buf[:n]
-		// Tversion says how long messages may be. None may be longer than a receive here.
+		// Tversion contains the maximum message size. It must not exceed the size of a
+		// receive here.
 		if n >= 11 && s.in[4] == tversion && binary.LittleEndian.Uint32(s.in[7:]) > uint32(len(s.buf)) {
 			binary.LittleEndian.PutUint32(s.in[7:], uint32(len(s.buf)))
 		}
@@ -211,7 +211,7 @@ func (s *stream) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// Write sends a message once it is whole: its first four bytes say how long it is.
+// Write sends a message once it is complete: its first four bytes are its length.
 func (s *stream) Write(b []byte) (int, error) {
 	s.out = append(s.out, b...)
 	for len(s.out) >= 4 {

@@ -12,30 +12,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is a folder as 9P's server wants it. p9's own localfs changes no permissions and
-// times, ends long folders after one message, follows links out of the folder, and never
-// gives a lock back.
+// tree is a folder as the 9P server needs it. p9's own localfs does not change permissions
+// and times, ends long folders after one message, follows links out of the folder, and never
+// releases a lock.
 type tree struct{ root *os.Root }
 
 // Attach implements p9.Attacher.
 func (t tree) Attach() (p9.File, error) { return &node{root: t.root, path: "."}, nil }
 
 // node is a file, folder or link, which a client has walked to and may have opened. The
-// server sees to it that a client walks through folders only, never through a link, and
-// calls Renamed of what was moved.
+// server ensures that a client walks through folders only, never through a link, and calls
+// Renamed for a node that was moved.
 type node struct {
 	p9.DefaultWalkGetAttr
 	templatefs.NoopFile // no extended attributes, no device nodes
 	root                *os.Root
 	path                string // in root
 	file                *os.File
-	entries             p9.Dirents // of a folder that is open
+	entries             p9.Dirents // of an open folder
 }
 
 // child returns the node of a name in a folder.
 func (n *node) child(name string) *node { return &node{root: n.root, path: path.Join(n.path, name)} }
 
-// stat returns what the system says of the node, not of what a link leads to.
+// stat returns the attributes of the node, not of the target of a link.
 func (n *node) stat() (p9.QID, *syscall.Stat_t, error) {
 	var info os.FileInfo
 	var err error
@@ -77,8 +77,8 @@ func (n *node) GetAttr(mask p9.AttrMask) (p9.QID, p9.AttrMask, p9.Attr, error) {
 		CTimeSeconds: uint64(s.Ctim.Sec), CTimeNanoSeconds: uint64(s.Ctim.Nsec)}, nil
 }
 
-// mode returns permissions as package os has them. p9 takes set-user-ID and set-group-ID
-// away.
+// mode returns permissions in the form of package os. p9 removes set-user-ID and
+// set-group-ID.
 func mode(m p9.FileMode) os.FileMode {
 	perm := os.FileMode(m & 0o777)
 	if m&0o1000 != 0 {
@@ -113,7 +113,7 @@ func (n *node) SetAttr(valid p9.SetAttrMask, a p9.SetAttr) error {
 			return err
 		}
 	}
-	if valid.Permissions { // after the owner, whose change takes bits away
+	if valid.Permissions { // after the owner, whose change clears bits
 		if _, s, err := n.stat(); err != nil {
 			return err
 		} else if s.Mode&syscall.S_IFMT == syscall.S_IFLNK {
@@ -126,7 +126,7 @@ func (n *node) SetAttr(valid p9.SetAttrMask, a p9.SetAttr) error {
 	if !valid.ATime && !valid.MTime {
 		return nil
 	}
-	// Not Chtimes, which has no word for the time of now, and follows links.
+	// Not Chtimes, which cannot set the current time of the file system, and follows links.
 	dir, err := n.root.Open(path.Dir(n.path))
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (n *node) SetAttr(valid p9.SetAttrMask, a p9.SetAttr) error {
 		at(valid.MTime, valid.MTimeNotSystemTime, a.MTimeSeconds, a.MTimeNanoSeconds)}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// open opens a file or folder, and nothing else: a device or a pipe is the client's own.
+// open opens a file or folder, and nothing else: devices and pipes are handled by the client.
 func (n *node) open(flags int) (*os.File, error) {
 	f, err := n.root.OpenFile(n.path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -159,8 +159,8 @@ func (n *node) open(flags int) (*os.File, error) {
 	return f, nil
 }
 
-// usable are the flags of an open that the server follows. Appending is the client's:
-// it says where each write goes.
+// usable are the flags of an open that the server applies. The client handles appending: it
+// gives the offset of each write.
 const usable = syscall.O_ACCMODE | os.O_TRUNC
 
 func (n *node) Open(flags p9.OpenFlags) (p9.QID, uint32, error) {
@@ -195,7 +195,7 @@ func (n *node) ReadAt(b []byte, off int64) (int, error)  { return n.file.ReadAt(
 func (n *node) WriteAt(b []byte, off int64) (int, error) { return n.file.WriteAt(b, off) }
 func (n *node) FSync() error                             { return n.file.Sync() }
 
-// made returns the QID of what was made in a folder.
+// made returns the QID of a new entry in a folder.
 func (n *node) made(name string, err error) (p9.QID, error) {
 	if err != nil {
 		return p9.QID{}, err
@@ -239,8 +239,8 @@ func (n *node) UnlinkAt(name string, flags uint32) error {
 	return n.root.Remove(c.path)
 }
 
-// Readdir returns entries from an offset on: the folder as it was when a client began
-// to read it. The server takes as many as fit a message of size bytes.
+// Readdir returns entries from an offset on: the folder as it was when a client started to
+// read it. The server sends as many as fit a message of size bytes.
 func (n *node) Readdir(offset uint64, size uint32) (p9.Dirents, error) {
 	if offset == 0 {
 		dir, err := n.root.Open(n.path)
@@ -256,7 +256,7 @@ func (n *node) Readdir(offset uint64, size uint32) (p9.Dirents, error) {
 		for _, e := range list {
 			qid, _, err := n.child(e.Name()).stat()
 			if err != nil {
-				continue // it has gone
+				continue // it was removed meanwhile
 			}
 			n.entries = append(n.entries, p9.Dirent{QID: qid, Type: qid.Type, Name: e.Name(), Offset: uint64(len(n.entries)) + 1})
 		}
@@ -279,8 +279,7 @@ func (n *node) StatFS() (p9.FSStat, error) {
 		Files: s.Files, FilesFree: s.Ffree, NameLength: uint32(s.Namelen)}, nil
 }
 
-// Lock locks a range for the open file, never waiting: a client that wants to wait asks
-// again.
+// Lock locks a range for the open file, without waiting: a client that wants to wait retries.
 func (n *node) Lock(_ int, kind p9.LockType, _ p9.LockFlags, start, length uint64, _ string) (p9.LockStatus, error) {
 	if kind > p9.Unlock {
 		return p9.LockStatusError, linux.EINVAL

@@ -53,7 +53,7 @@ var controls = []control{
 		return hpcc.Controller(c)
 	}},
 	{"swift", "Swift", func(p *path) congestion.Controller {
-		return swift.Controller(swift.Defaults()) // swift.Controller gets the number of hops of each flow
+		return swift.Controller(swift.Defaults()) // the simulator gives each flow its number of hops
 	}},
 	{"timely", "TIMELY", func(p *path) congestion.Controller {
 		c := timely.Defaults()

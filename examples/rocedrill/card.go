@@ -25,7 +25,7 @@ type card struct {
 	took    time.Duration
 	results []*result
 	planned int             // number of scripts to run
-	known   map[string]bool // deviations of the baseline
+	known   map[string]bool // deviations that the baseline has
 	pcap    string
 }
 

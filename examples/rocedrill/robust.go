@@ -47,8 +47,9 @@ func (r *run) rate(d, cnp time.Duration) (bytes int, err error) {
 	}
 }
 
-// falls D cnp=GAP to=PERCENT: during D with a CNP each GAP, at most PERCENT of the bytes come
-// that came in the D before; recovers=PERCENT: and after as long a time again at least that.
+// falls D cnp=GAP to=PERCENT: during D with a CNP each GAP, at most PERCENT of the bytes
+// arrive that arrived in the D before; recovers=PERCENT: and during the D after that at least
+// that percentage.
 func (r *run) falls(w *script.Words) error {
 	d, err := time.ParseDuration(w.Next("a time"))
 	if err != nil {

@@ -17,18 +17,18 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// calls are the connections that programs make through librdmacm.
+// calls holds the connections that programs open through librdmacm.
 type calls struct {
-	events    map[uint64]C.int // where the events of an identifier are written
+	events    map[uint64]C.int // file descriptor to which the events of an identifier are written
 	listeners map[cm.ServiceID]uint64
 	calls     map[uint32]*call
 	last      uint32
 }
 
-// call is a connection, or a question for a datagram service.
+// call is a connection, or a request to a datagram service (SIDR).
 type call struct {
 	c      *softnic.Call
-	id     uint64 // of the identifier that its events are for; 0: not accepted yet
+	id     uint64 // identifier to which its events are sent; 0: not accepted yet
 	listen uint64
 	sidr   bool
 }
@@ -86,7 +86,7 @@ func (e *engine) cmControl(now time.Time, c *C.struct_rv_cmd) C.int {
 	}
 	attr := connAttr(p, e)
 	if p.qp == nil {
-		if pr = e.qps[uint32(p.qpn)]; pr != nil { // the program made it, with rights of its choice
+		if pr = e.qps[uint32(p.qpn)]; pr != nil { // the program created it, with its own access rights
 			attr.Access = pr.q.Attr().Access
 		}
 	}
@@ -175,7 +175,7 @@ var kinds = map[cm.EventKind]C.uint32_t{cm.EventRequest: C.RDMA_CM_EVENT_CONNECT
 	cm.EventEstablished: C.RDMA_CM_EVENT_ESTABLISHED, cm.EventRejected: C.RDMA_CM_EVENT_REJECTED, cm.EventUnreachable: C.RDMA_CM_EVENT_UNREACHABLE,
 	cm.EventDisconnected: C.RDMA_CM_EVENT_DISCONNECTED, cm.EventTimewaitExit: C.RDMA_CM_EVENT_TIMEWAIT_EXIT, cm.EventSIDRReply: C.RDMA_CM_EVENT_ESTABLISHED}
 
-// connections hands the events of calls to the identifiers that they are about.
+// connections passes the events of calls to the identifiers that they belong to.
 func (e *engine) connections(now time.Time) {
 	var ev cm.Event
 	s := &e.cms
@@ -203,7 +203,7 @@ func (e *engine) connections(now time.Time) {
 			out.id = C.uint64_t(x.listen)
 			out.rport = C.uint16_t(ev.CMA.Port)
 		} else if x == nil || x.id == 0 {
-			continue // nobody wants to know
+			continue // no identifier waits for it
 		} else {
 			out.id = C.uint64_t(x.id)
 		}

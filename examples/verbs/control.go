@@ -23,7 +23,7 @@ import (
 func is(err, target error) bool                         { return errors.Is(err, target) }
 func cutPrefix(s, prefix string) (rest string, ok bool) { return strings.CutPrefix(s, prefix) }
 
-// command carries out the command that waits, if there is one.
+// command executes the waiting command, if there is one.
 func (e *engine) command(now time.Time) bool {
 	state := word(&e.sh.state)
 	if s := atomic.LoadUint32(state); s != 1 && s != 3 {
@@ -55,7 +55,7 @@ func (e *engine) command(now time.Time) bool {
 }
 
 func (e *engine) control(now time.Time, c *C.struct_rv_cmd) C.int {
-	e.posts(now) // what was posted before
+	e.posts(now) // work requests posted before the command
 	switch c.op {
 	case C.RV_CLOSE:
 		for _, p := range e.qps {
@@ -107,7 +107,7 @@ func (e *engine) control(now time.Time, c *C.struct_rv_cmd) C.int {
 		delete(e.armed, s)
 		e.bells[x.rq.bell] = nil
 	case C.RV_RESIZE_CQ:
-		e.send(now) // datagrams that were posted are complete when they are sent
+		e.send(now) // datagrams complete when they are sent
 		e.complete(now)
 		return resize((*C.struct_rv_cq)(c.obj), (*C.struct_rv_cq)(c.attr))
 	case C.RV_MODIFY_QP, C.RV_QUERY_QP, C.RV_DESTROY_QP, C.RV_MCAST:
@@ -154,7 +154,7 @@ func (e *engine) createQP(x *C.struct_rv_qp) C.int {
 	cfg.MaxRdAtomic, cfg.MaxDestRdAtomic = C.RV_MAX_RD, C.RV_MAX_RD
 	cfg.Window = e.wire.window()
 	cfg.AckEvery = cfg.Window / 4
-	cfg.LinuxAckBeforeRead = true // any peer may be the kernel's driver, and nothing tells
+	cfg.LinuxAckBeforeRead = true // the peer may be the kernel's driver, and nothing shows whether it is
 	if x.srq != nil {
 		s := e.srqs[uint32(x.srq.number)]
 		if s == nil {
@@ -163,7 +163,7 @@ func (e *engine) createQP(x *C.struct_rv_qp) C.int {
 		cfg.SRQ = s.s
 	}
 	if x.srq != nil || cfg.Type == qp.XRCRecv {
-		cfg.MaxRecvWR = 256 // completions, which the engine takes at once
+		cfg.MaxRecvWR = 256 // completions, which the engine polls at once
 	}
 	q, err := e.port.CreateQP(cfg)
 	if err != nil {
@@ -239,7 +239,7 @@ func (e *engine) multicast(p *pair, gid *[16]byte, attach bool) C.int {
 	return 0
 }
 
-// masks pairs enum ibv_qp_attr_mask with that of package qp. Those of 0 are taken and
+// masks maps enum ibv_qp_attr_mask to the mask of package qp. Those of 0 are accepted and
 // have no effect.
 var masks = [...]struct {
 	verbs uint32
@@ -253,7 +253,7 @@ var masks = [...]struct {
 }
 
 func (e *engine) modify(now time.Time, p *pair, v *C.struct_ibv_qp_attr, mask uint32) C.int {
-	// The kernel drops what a half of an XRC connection has no use for.
+	// The kernel ignores attributes that one side of an XRC connection does not use.
 	switch p.q.Type() {
 	case qp.XRCSend:
 		mask &^= C.IBV_QP_MAX_DEST_RD_ATOMIC | C.IBV_QP_MIN_RNR_TIMER
@@ -310,7 +310,7 @@ func (e *engine) modify(now time.Time, p *pair, v *C.struct_ibv_qp_attr, mask ui
 	if p.q.State() == qp.Reset {
 		p.attr = C.struct_ibv_qp_attr{}
 	}
-	e.complete(now) // what was flushed
+	e.complete(now) // completions of flushed work requests
 	e.events(now)
 	return 0
 }

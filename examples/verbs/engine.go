@@ -1,8 +1,8 @@
-// Engine is the part of the verbs library that is written in Go: a port (package
-// softnic), run by one thread over a UDP socket. See README.md.
+// Engine is the part of the verbs library that is written in Go: a port (package softnic),
+// run by one thread over a UDP socket. See README.md.
 //
-// The C front, in front/, loads it when a program first opens the device, and hands it
-// work through rings in C memory and commands (front/front.h).
+// The C front, in front/, loads it when a program first opens the device. It passes work
+// through rings in C memory, and commands (front/front.h).
 package main
 
 /*
@@ -44,7 +44,7 @@ func roceEngineRun(sh *C.struct_rv_shared) {
 	}
 }
 
-// engine is what the one thread works on. It exists once; its port, from the first
+// engine is the state of the one thread. It exists once; its port exists from the first
 // RV_OPEN to the last RV_CLOSE.
 type engine struct {
 	sh   *C.struct_rv_shared
@@ -72,13 +72,13 @@ type engine struct {
 	idle   int
 }
 
-// drain takes posts out of a ring.
+// drain reads posted work requests from a ring.
 type drain interface {
 	drain(e *engine, now time.Time)
 }
 
-// run is the loop. It returns where something went wrong that nobody caught: the port is
-// lost then, the program is told, and the loop begins anew.
+// run is the loop. It returns after a panic: the port is lost then, the program gets an
+// event, and the loop is started again.
 func (e *engine) run() {
 	defer func() {
 		if r := recover(); r != nil {
@@ -100,7 +100,7 @@ func (e *engine) run() {
 			news := busy
 			if !e.port.Idle() {
 				busy = e.send(now) || busy
-				news = true // what the port sends to itself is not on the wire
+				news = true // packets that the port sends to itself are not on the wire
 			}
 			if news {
 				e.complete(now)
@@ -119,14 +119,14 @@ func (e *engine) run() {
 	}
 }
 
-// spins is how often the loop looks in vain before it sleeps: to be woken costs more.
+// spins is how often the loop polls without work before it sleeps: a wakeup costs more.
 const spins = 3
 
-// word returns a field of C memory that both sides change.
+// word returns a field of C memory that both sides modify.
 func word(p *C.uint32_t) *uint32   { return (*uint32)(unsafe.Pointer(p)) }
 func word64(p *C.uint64_t) *uint64 { return (*uint64)(unsafe.Pointer(p)) }
 
-// posts takes what programs have posted.
+// posts reads the work requests that programs have posted.
 func (e *engine) posts(now time.Time) bool {
 	if atomic.LoadUint32(word(&e.sh.rung)) == 0 {
 		return false
@@ -146,7 +146,7 @@ func (e *engine) posts(now time.Time) bool {
 	return true
 }
 
-// receive hands what has arrived to the port.
+// receive passes the packets that have arrived to the port.
 func (e *engine) receive(now time.Time) bool {
 	n := e.wire.Receive()
 	for i := range n {
@@ -163,10 +163,10 @@ func (e *engine) receive(now time.Time) bool {
 	return n != 0
 }
 
-// deliver hands a packet to the port.
+// deliver passes a packet to the port.
 func (e *engine) deliver(now time.Time, pkt []byte) { e.wire.deliver(e, now, pkt) }
 
-// send sends a batch of what the port has.
+// send sends a batch of the port's packets.
 func (e *engine) send(now time.Time) bool {
 	var sent func([]byte)
 	if e.tap != nil {
@@ -274,7 +274,7 @@ func (e *engine) start() error {
 	return nil
 }
 
-// close closes the port, with what is left of it.
+// close closes the port and frees its resources.
 func (e *engine) close() {
 	if e.tap != nil {
 		e.tap.close(e.log)
@@ -289,7 +289,7 @@ func (e *engine) close() {
 	e.qps, e.srqs, e.bells = nil, nil, [C.RV_BELLS]drain{}
 }
 
-// fatal tells the program that the port is lost (IBV_EVENT_DEVICE_FATAL).
+// fatal reports to the program that the port is lost (IBV_EVENT_DEVICE_FATAL).
 func (e *engine) fatal() {
 	told := map[C.int]bool{}
 	for _, p := range e.qps {
@@ -309,7 +309,7 @@ func writeEvent(fd C.int, typ uint32, handle C.uint64_t) {
 }
 
 // openLog opens what ROCE_LOG names: a file, or "stderr"; with "debug:" before it, every
-// packet that was not simply accepted is told of.
+// packet that was not simply accepted is logged.
 func openLog() *slog.Logger {
 	name := os.Getenv("ROCE_LOG")
 	if name == "" {

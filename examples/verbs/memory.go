@@ -15,25 +15,25 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// memory is the table of regions, with two things that memory of a C program needs: it is
-// touched before a machine gets it, so that memory that was unmapped is refused like a
-// wrong key; and windows that peers may write need a region that may be written.
+// memory is the table of regions, with two additions for the memory of a C program: it is
+// touched before it is used, so that unmapped memory is refused like a wrong key; and windows
+// that peers may write need a region that may be written.
 type memory struct {
 	*qp.Regions
 	access  map[uint32]uint32  // of each region: enum ibv_access_flags
-	windows map[uint32]*window // by their handles
-	bound   map[uint32]int     // windows that are bound to each region
+	windows map[uint32]*window // by handle
+	bound   map[uint32]int     // number of windows bound to each region
 
 	faults *handlers
 }
 
-// handlers says whether faults of memory still come to Go. A program that handles them by
-// itself, as from Python's faulthandler.enable on, would take those of the engine for its
-// own: memory is not touched then, but the kernel is asked for it.
+// handlers tells whether memory faults are still delivered to Go. A program that has its own
+// handler, for example after Python's faulthandler.enable, would treat the engine's faults as
+// its own: then memory is not touched, and the kernel is asked whether it is mapped.
 type handlers struct {
 	own     [2]uintptr // Go's
 	looked  time.Time
-	foreign bool // the program has put others in their place
+	foreign bool // the program has installed other handlers
 }
 
 func faultHandlers() (h [2]uintptr) {
@@ -45,17 +45,17 @@ func faultHandlers() (h [2]uintptr) {
 	return h
 }
 
-// watch looks at them, once in a millisecond.
+// watch checks the handlers, at most once in a millisecond.
 func (h *handlers) watch(now time.Time) {
 	if now.Sub(h.looked) >= time.Millisecond {
 		h.looked, h.foreign = now, faultHandlers() != h.own
 	}
 }
 
-// populates says whether the kernel knows MADV_POPULATE_READ: from Linux 5.14 on.
+// populates reports whether the kernel has MADV_POPULATE_READ: Linux 5.14 and later.
 var populates = populate(make([]byte, 1), false) == 0
 
-// populate has the kernel touch memory.
+// populate lets the kernel touch memory.
 func populate(b []byte, write bool) syscall.Errno {
 	const read = 22 // MADV_POPULATE_READ, and one more for WRITE
 	how := uintptr(read)
@@ -68,7 +68,7 @@ func populate(b []byte, write bool) syscall.Errno {
 	return err
 }
 
-// mapped reports whether all pages of b are mapped, for writing where write is set.
+// mapped reports whether all pages of b are mapped, for writing if write is set.
 func (m *memory) mapped(b []byte, write bool) bool {
 	if len(b) == 0 {
 		return true
@@ -81,13 +81,13 @@ func (m *memory) mapped(b []byte, write bool) bool {
 
 // window is a memory window.
 type window struct {
-	key    uint32 // that it has now
+	key    uint32 // the current key
 	pd     qp.PD
-	region uint32 // that it is bound to, or 0
+	region uint32 // the region that it is bound to, or 0
 }
 
-// pairMemory is the memory of a queue pair, which binds windows of its protection domain
-// only, and invalidates those only that are bound to it.
+// pairMemory is the memory of a queue pair. It binds only windows of its protection domain,
+// and invalidates only windows that are bound to it.
 type pairMemory struct {
 	*memory
 	pd  qp.PD
@@ -119,7 +119,7 @@ func (m *pairMemory) InvalidateLocal(rkey uint32) error {
 	return nil
 }
 
-// page is the least that memory is mapped in.
+// page is the smallest page size.
 const page = 4096
 
 // Remote implements qp.Memory.
@@ -134,7 +134,7 @@ func (m *memory) Local(a qp.LocalAccess) ([]byte, bool) {
 	return b, ok && m.mapped(b, a.Write)
 }
 
-// attach notes that a window is bound to a region, or with 0 to none.
+// attach records that a window is bound to a region, or with 0 to none.
 func (m *memory) attach(w *window, region uint32) {
 	if m.bound[w.region]--; m.bound[w.region] <= 0 {
 		delete(m.bound, w.region)
@@ -155,8 +155,8 @@ func (m *memory) Invalidate(a qp.RemoteAccess) bool {
 
 var seen byte
 
-// touch reports whether all pages of b are mapped, for writing where write is set. It
-// changes nothing.
+// touch reports whether all pages of b are mapped, for writing if write is set. It changes
+// nothing.
 func touch(b []byte, write bool) (ok bool) {
 	defer func() {
 		if recover() != nil {
@@ -190,7 +190,8 @@ func rights(v C.uint32_t) (a qp.Access) {
 	return a
 }
 
-// register carries out RV_REG_MR: a region, or with a mask another in the place of one.
+// register executes RV_REG_MR: it registers a region, or with a mask reregisters an existing
+// one.
 func (e *engine) register(c *C.struct_rv_cmd) C.int {
 	r := qp.Region{PD: qp.PD(c.pd), Data: unsafe.Slice((*byte)(c.obj), int(c.len)), Addr: uint64(c.addr), Access: rights(c.access)}
 	key, err := uint32(c.key), error(nil)
@@ -210,7 +211,7 @@ func (e *engine) register(c *C.struct_rv_cmd) C.int {
 	return 0
 }
 
-// deregister carries out RV_DEREG_MR, which a region refuses while a window is bound to it.
+// deregister executes RV_DEREG_MR, which fails while a window is bound to the region.
 func (e *engine) deregister(key C.uint32_t) C.int {
 	if e.mem.bound[uint32(key)] != 0 {
 		return C.EBUSY
@@ -222,7 +223,7 @@ func (e *engine) deregister(key C.uint32_t) C.int {
 	return 0
 }
 
-// window carries out RV_ALLOC_MW and RV_DEALLOC_MW.
+// window executes RV_ALLOC_MW and RV_DEALLOC_MW.
 func (e *engine) window(c *C.struct_rv_cmd) C.int {
 	h := uint32(c.key) &^ 0xff
 	if c.op == C.RV_DEALLOC_MW {

@@ -15,18 +15,18 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// pair is a queue pair: the program's and the port's.
+// pair is a queue pair: the program's object and the port's.
 type pair struct {
 	c    *C.struct_rv_qp
 	q    *softnic.QP
 	recv *receiver
 	wr   qp.SendWR
-	attr C.struct_ibv_qp_attr // as it was last set, for what the port does not keep
+	attr C.struct_ibv_qp_attr // last values set, for attributes that the port does not keep
 }
 
 func (p *pair) ib() *C.struct_ibv_qp { return (*C.struct_ibv_qp)(unsafe.Pointer(p.c)) }
 
-// setState tells the front of the QP's state.
+// setState writes the QP's state for the front.
 func (p *pair) setState(s qp.State) {
 	atomic.StoreInt32((*int32)(unsafe.Pointer(&p.c.state)), int32(s))
 }
@@ -65,7 +65,7 @@ func (p *pair) drain(e *engine, now time.Time) {
 func failure(op qp.Op, err error) qp.Status {
 	switch err {
 	case qp.ErrAlign:
-		return qp.RemoteInvalidReqErr // which the peer would find
+		return qp.RemoteInvalidReqErr // the error that the peer would find
 	}
 	if is(err, qp.ErrLength) {
 		return qp.LocalLengthErr
@@ -97,7 +97,7 @@ func (p *pair) fill(e *engine, w *C.struct_rv_wqe) {
 	data := unsafe.Add(unsafe.Pointer(w), unsafe.Sizeof(*w))
 	switch {
 	case w.flags&C.IBV_SEND_INLINE != 0:
-		// The slot keeps it until the request is complete.
+		// The slot holds the data until the request is complete.
 		p.wr.Local = unsafe.Slice((*byte)(data), int(w.inline_len))
 	case p.wr.Op == qp.OpBindMW || p.wr.Op == qp.OpLocalInv:
 	default:
@@ -108,7 +108,7 @@ func (p *pair) fill(e *engine, w *C.struct_rv_wqe) {
 	}
 }
 
-// receiver is a queue of receives, and who takes them.
+// receiver is a ring of receive work requests, and the queue that they are posted to.
 type receiver struct {
 	q    *C.struct_rv_queue
 	post func(*qp.RecvWR) error
@@ -147,7 +147,7 @@ var doneOps = [...]C.enum_ibv_wc_opcode{qp.OpSend: C.IBV_WC_SEND, qp.OpSendImm: 
 	qp.OpAtomicWrite: C.IBV_WC_ATOMIC_WRITE, qp.OpFlush: C.IBV_WC_RDMA_READ, qp.OpBindMW: C.IBV_WC_BIND_MW, qp.OpLocalInv: C.IBV_WC_LOCAL_INV,
 	qp.OpRecv: C.IBV_WC_RECV, qp.OpRecvWrite: C.IBV_WC_RECV_RDMA_WITH_IMM}
 
-// complete hands completions to the rings of their CQs.
+// complete passes completions to the rings of their CQs.
 func (e *engine) complete(now time.Time) {
 	var wc qp.Completion
 	for e.cq.Poll(&wc) {
@@ -157,8 +157,8 @@ func (e *engine) complete(now time.Time) {
 	}
 }
 
-// publish writes a completion into the ring of its CQ, and an event where one was asked
-// for.
+// publish writes a completion into the ring of its CQ, and an event if the program has
+// requested one.
 func (e *engine) publish(p *pair, wc *qp.Completion, recv bool) {
 	cq, queue, wrID := p.c.scq, &p.c.sq, uint64(0)
 	if recv {
@@ -213,8 +213,8 @@ func (e *engine) publish(p *pair, wc *qp.Completion, recv bool) {
 	}
 }
 
-// overrun tells of a CQ without room (IBV_EVENT_CQ_ERR). The QP that lost a completion
-// goes to Error.
+// overrun reports a CQ that is full (IBV_EVENT_CQ_ERR). The QP that lost a completion goes to
+// Error.
 func (e *engine) overrun(p *pair, cq *C.struct_rv_cq) {
 	if atomic.SwapUint32(word(&cq.overrun), 1) == 0 {
 		e.log.Warn("CQ overrun", "qpn", p.q.Num(), "cqe", cq.depth)
@@ -230,7 +230,7 @@ func (e *engine) overrun(p *pair, cq *C.struct_rv_cq) {
 var asyncEvents = [...]uint32{qp.EventCommEst: C.IBV_EVENT_COMM_EST, qp.EventSQDrained: C.IBV_EVENT_SQ_DRAINED,
 	qp.EventLastWQEReached: C.IBV_EVENT_QP_LAST_WQE_REACHED, qp.EventReqErr: C.IBV_EVENT_QP_REQ_ERR, qp.EventAccessErr: C.IBV_EVENT_QP_ACCESS_ERR}
 
-// events hands asynchronous events to their contexts.
+// events passes asynchronous events to their contexts.
 func (e *engine) events(now time.Time) {
 	var ev softnic.Event
 	for e.port.NextEvent(&ev) {

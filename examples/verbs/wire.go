@@ -20,27 +20,27 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// wire is what the port is attached to.
+// wire is the network that the port is attached to.
 type wire interface {
-	// Receive takes what has come, and returns how many packets that is.
+	// Receive receives packets, and returns how many.
 	Receive() int
 	Packet(i int) []byte
-	// deliver hands one of them, or a copy, to the port.
+	// deliver passes one of them, or a copy, to the port.
 	deliver(e *engine, now time.Time, pkt []byte)
-	// Send sends a batch of what the port has, and calls sent, where not nil, with each
+	// Send sends a batch of the port's packets, and calls sent, if not nil, with each
 	// Ethernet frame.
 	Send(now time.Time, p *softnic.Port, sent func([]byte)) (int, error)
 	PathMTU() int
 	PeerMAC() frame.MAC
 	SyscallConn() (syscall.RawConn, error)
 	Close() error
-	// window is how many packets a queue pair may have outstanding.
+	// window returns the maximum number of packets that a queue pair may have in flight.
 	window() int
 }
 
-// openWire opens a UDP socket on port 4791 of addr, or where it is empty of the first
-// address of the loopback network that is free; or the Ethernet segment that ROCE_SEGMENT
-// names, on which the port has addr.
+// openWire opens a UDP socket on port 4791 of addr, or if addr is empty, of the first free
+// address of the loopback network; or the Ethernet segment that ROCE_SEGMENT names, on which
+// the port has addr.
 func openWire(seg, addr string) (w wire, a netip.Addr, err error) {
 	switch {
 	case seg != "":
@@ -68,7 +68,7 @@ func openWire(seg, addr string) (w wire, a netip.Addr, err error) {
 	return w, a.Unmap(), nil
 }
 
-// macOf returns the hardware address that the port has on a wire with such addresses.
+// macOf returns the MAC address of the port on a wire with such addresses.
 func macOf(a netip.Addr) frame.MAC {
 	b := a.As16()
 	return frame.MAC{2, 0, b[12], b[13], b[14], b[15]}
@@ -89,7 +89,7 @@ func openUDP(addr string) (wire, error) {
 }
 
 func (u *udp) deliver(e *engine, now time.Time, pkt []byte) {
-	r := u.Decode(pkt, &u.rx) // which enters the identification
+	r := u.Decode(pkt, &u.rx) // it writes the IP identification into pkt
 	if e.tap != nil {
 		e.tap.network(now, pkt)
 	}
@@ -104,8 +104,8 @@ func (u *udp) deliver(e *engine, now time.Time, pkt []byte) {
 // window: as many packets as a socket buffer of the usual size holds.
 func (u *udp) window() int { return 64 }
 
-// segment is an Ethernet segment of two hosts whose frames travel in UDP datagrams, one
-// each, as QEMU's -netdev dgram has it.
+// segment is an Ethernet segment of two hosts whose frames are sent in UDP datagrams, one
+// each, as QEMU's -netdev dgram does.
 type segment struct {
 	*net.UDPConn
 	fd      int
@@ -136,7 +136,7 @@ func newSegment(s string) (*segment, error) {
 func (g *segment) Receive() int {
 	n, err := syscall.Read(g.fd, g.in)
 	if err != nil || n == 0 {
-		return 0 // nothing has come, or nobody listens at the other end
+		return 0 // nothing has arrived, or the other end is not open
 	}
 	g.n = n
 	return 1
@@ -158,19 +158,19 @@ func (g *segment) Send(now time.Time, p *softnic.Port, sent func([]byte)) (n int
 		if !ok {
 			break
 		}
-		for len(b) < 60 { // the shortest that Ethernet has
+		for len(b) < 60 { // the minimum length of an Ethernet frame
 			b = append(b, 0)
 		}
 		g.out = b
 		if sent != nil {
 			sent(b)
 		}
-		_, _ = syscall.Write(g.fd, b) // what is refused is lost
+		_, _ = syscall.Write(g.fd, b) // a frame that cannot be sent is lost
 	}
 	return n, nil
 }
 
-// PathMTU: QEMU's cards take frames of 9216 bytes.
+// PathMTU: QEMU's network cards accept frames of 9216 bytes.
 func (g *segment) PathMTU() int { return 4096 }
 
 func (g *segment) PeerMAC() frame.MAC { return frame.MAC{} }
@@ -178,11 +178,11 @@ func (g *segment) PeerMAC() frame.MAC { return frame.MAC{} }
 // window: an emulated machine's socket holds few packets.
 func (g *segment) window() int { return 16 }
 
-// expand puts the process's number in the place of %p in a file name.
+// expand replaces %p in a file name with the process number.
 func expand(name string) string { return strings.ReplaceAll(name, "%p", strconv.Itoa(os.Getpid())) }
 
-// tap is the capture that ROCE_PCAP names: what the port sent, and what it received
-// after faults.
+// tap is the capture that ROCE_PCAP names: what the port sent, and what it received after the
+// faults were applied.
 type tap struct {
 	file *os.File
 	buf  *bufio.Writer
@@ -223,8 +223,7 @@ func (t *tap) network(now time.Time, pkt []byte) {
 	t.sent(t.eth)
 }
 
-// flush writes what was recorded. A file that cannot be written ends the capture, and
-// nothing else.
+// flush writes the recorded packets. If the file cannot be written, only the capture ends.
 func (t *tap) flush(log *slog.Logger) {
 	if t.file == nil {
 		return
@@ -247,12 +246,12 @@ func (t *tap) close(log *slog.Logger) {
 	}
 }
 
-// faults loses, doubles and delays packets that arrive, as ROCE_FAULTS says.
+// faults drops, duplicates and delays packets that arrive, as ROCE_FAULTS describes.
 type faults struct {
 	loss, dup, reorder float64 // probabilities
 	rng                *rand.Rand
 	held               []heldPacket
-	due                time.Time // when the first of held goes on
+	due                time.Time // when the first of held is delivered
 	spare              [][]byte
 }
 
@@ -261,10 +260,10 @@ type heldPacket struct {
 	at  time.Time
 }
 
-// A packet that is reordered arrives so much later.
+// reorderBy is the delay of a packet that is reordered.
 const reorderBy = 300 * time.Microsecond
 
-// newFaults reads "loss=1%,dup=0.5%,reorder=1%,seed=7": each may be left out.
+// newFaults reads "loss=1%,dup=0.5%,reorder=1%,seed=7"; each part is optional.
 func newFaults(s string) (*faults, error) {
 	if s == "" {
 		return nil, nil
@@ -296,7 +295,7 @@ func newFaults(s string) (*faults, error) {
 	return f, nil
 }
 
-// arrived does to a packet what is to happen to it.
+// arrived applies the faults to a packet and delivers it.
 func (f *faults) arrived(e *engine, now time.Time, pkt []byte) {
 	lose, twice, later := f.rng.Float64() < f.loss, f.rng.Float64() < f.dup, f.rng.Float64() < f.reorder
 	if later && !lose {
@@ -321,7 +320,7 @@ func (f *faults) hold(pkt []byte, at time.Time) {
 	}
 }
 
-// late delivers the packets whose time has come, and returns how many.
+// late delivers the packets whose delay is over, and returns how many.
 func (f *faults) late(e *engine, now time.Time) (n int) {
 	if f.due.IsZero() || now.Before(f.due) {
 		return 0

@@ -1,5 +1,5 @@
-// Package captures holds small real captures, embedded: what fuzz targets and
-// tests start from. README.md says where each is from.
+// Package captures holds small real captures, embedded: the starting points of fuzz targets
+// and tests. README.md names the source of each.
 package captures
 
 import (
@@ -18,9 +18,8 @@ var dissections string
 //go:embed consoles.txt
 var consoles string
 
-// Dissection returns what tshark says of the frames of a capture: a line of field
-// names, then a line for each frame, with tabs between fields. It is "" where
-// there is none.
+// Dissection returns tshark's output for the frames of a capture: a line of field names, then
+// a line for each frame, with tabs between fields. It is "" if there is none.
 func Dissection(name string) string { return section(dissections, name) }
 
 // Console returns the consoles of both guests during a capture, or "".

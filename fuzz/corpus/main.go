@@ -1,4 +1,4 @@
-// Corpus writes seeds for a fuzz target of yours out of captures.
+// Corpus writes seeds for your fuzz target, made from captures.
 package main
 
 import (
@@ -41,7 +41,8 @@ one in DIR that differs.
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// parts are what may be written of a frame; nil is nothing.
+// parts are the parts of a frame that can be written; nil means that the frame has no such
+// part.
 var parts = map[string]func(s *seeds.Frame) []byte{
 	"frame": func(s *seeds.Frame) []byte { return s.Data },
 	"network": func(s *seeds.Frame) []byte {

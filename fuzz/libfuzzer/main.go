@@ -171,7 +171,7 @@ func (b *builder) build(t target) error {
 	}
 	cmd := exec.Command(seeder)
 	cmd.Env = append(os.Environ(), "LIBFUZZER_SEEDS="+seeds)
-	cmd.Dir = t.dir // tests read testdata from their folder
+	cmd.Dir = t.dir // tests read testdata in their folder
 	cmd.Stderr = b.stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("seeds: %w", err)

@@ -59,10 +59,10 @@ func find(root string) ([]target, error) {
 // mains are the packages to build.
 type mains struct{ fuzz, seeds string }
 
-// overlay writes into tmp what has to be built besides the source tree, and
-// returns which path each file is to stand at. An external test package becomes a
-// package of its own below the folder; an internal test file becomes a file of
-// its package, which for a target in an external package means export_test.go.
+// overlay writes the files that are built in addition to the source tree into tmp, and
+// returns the path that each file replaces. An external test package becomes a package of its
+// own below the folder; an internal test file becomes a file of its package, which for a
+// target in an external package means export_test.go.
 func (t *target) overlay(tmp string) (map[string]string, mains, error) {
 	replace := map[string]string{}
 	put := func(at, text string) error {
@@ -97,7 +97,7 @@ func (t *target) overlay(tmp string) (map[string]string, mains, error) {
 		at := filepath.Join(folder, base+"_"+mark+".go")
 		switch {
 		case base == "example", strings.Contains(string(b), "\t\"testing/synctest\"\n"):
-			continue // nothing that a target needs; synctest wants the real testing.T
+			continue // not needed by a target; synctest requires the real testing.T
 		case file.Name.Name == t.pkg:
 		case external && base == "export":
 			at = filepath.Join(t.dir, base+"_"+mark+".go")
@@ -155,8 +155,8 @@ import (
 func main() { %stesting.WriteSeeds(target.%s, os.Getenv("LIBFUZZER_SEEDS")) }
 `
 
-// inMain is both for a target that is in a command itself, whose main is not
-// called by an archive, and comes too late to be called by the other.
+// inMain is both for a target that is in a command: an archive does not call its main, and
+// for the other main runs too late.
 const inMain = `package main
 
 import (

@@ -1,5 +1,5 @@
-// Mutants changes the code of packages in one place at a time and runs their
-// tests: a change that no test notices is a test that is missing.
+// Mutants changes the code of packages in one place at a time and runs their tests: if no
+// test notices a change, a test is missing.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 // Exit codes.
 const (
 	exitGood  = 0
-	exitWrong = 1 // more mutants survived, and are not listed, than -min allows
+	exitWrong = 1 // more mutants survived, without being listed, than -min allows
 	exitUsage = 2
 )
 
@@ -98,10 +98,10 @@ type job struct {
 	mutant
 	src     []byte
 	sum     string
-	run     *runner // of its package
+	run     *runner // the runner of its package
 	outcome outcome
-	by      string    // the test that noticed it, where that is known
-	in      *compiled // which has it, or nil
+	by      string    // the test that noticed it, if known
+	in      *compiled // the build that contains it, or nil
 }
 
 func (o *options) run(ctx context.Context, stdout, stderr io.Writer) (int, error) {
@@ -258,7 +258,7 @@ func (o *options) compile(ctx context.Context, root, tmp string, open []*job, st
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(of)) {
 		jobs := of[pkg]
-		if len(jobs) < 8 { // not worth another build
+		if len(jobs) < 8 { // too few for another build
 			continue
 		}
 		p, err := build.ImportDir(filepath.Join(root, pkg), 0)
@@ -277,8 +277,8 @@ func (o *options) compile(ctx context.Context, root, tmp string, open []*job, st
 	}
 }
 
-// one tests one job with the short tests, and where these do not notice it, or did not
-// before, and others are asked for, with all.
+// one tests a job with the short tests; if they do not notice it now, or did not in an
+// earlier run, and the long tests are requested, with all tests.
 func (r *runner) one(ctx context.Context, j *job, worker int) (o outcome, err error) {
 	for _, s := range r.suites {
 		if s.short && j.outcome == survived {
@@ -362,7 +362,7 @@ func (o *options) report(jobs []job, list accepted, stdout io.Writer) int {
 	return exitGood
 }
 
-// packages are those whose tests are held to kill what is not listed.
+// packages are the packages whose tests must kill every mutant that is not listed.
 const packages = "psn aeth reth bth bth/mrc bth/frame cnp"
 
 const usage = `usage: mutants [options] [PACKAGE...]

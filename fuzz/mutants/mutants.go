@@ -18,9 +18,9 @@ type mutant struct {
 	line     int
 	from, to int
 	text     string
-	// id names the mutant without its line, so that it stays the same when other
-	// parts of the file change: file, function, what becomes what, and a number where
-	// a function has several alike.
+	// id identifies the mutant without its line, so that it stays the same when other parts
+	// of the file change: file, function, old and new text, and a number if a function has
+	// several such changes.
 	id string
 }
 
@@ -29,8 +29,8 @@ func (m *mutant) apply(src []byte) []byte {
 	return append(append(append([]byte{}, src[:m.from]...), m.text...), src[m.to:]...)
 }
 
-// opposites has what a binary operator becomes. The opposite of an inequality is
-// left to what makes conditions always true and always false.
+// opposites lists the replacements of a binary operator. The opposite of an inequality is not
+// listed, because conditions are also made always true and always false.
 var opposites = map[token.Token][]string{
 	token.LSS: {"<="}, token.LEQ: {"<"}, token.GTR: {">="}, token.GEQ: {">"},
 	token.EQL: {"!="}, token.NEQ: {"=="},
@@ -41,7 +41,7 @@ var opposites = map[token.Token][]string{
 	token.AND_ASSIGN: {"|="}, token.OR_ASSIGN: {"&="}, token.XOR_ASSIGN: {"|="}, token.AND_NOT_ASSIGN: {"&="},
 }
 
-// mutantsOf returns the mutants of a Go file, in the order of their places.
+// mutantsOf returns the mutants of a Go file, in the order of their positions.
 func mutantsOf(root, file string) ([]mutant, []byte, error) {
 	src, err := os.ReadFile(filepath.Join(root, file))
 	if err != nil {
@@ -89,7 +89,8 @@ func (w *walker) of(n ast.Node) string {
 	return strings.Join(strings.Fields(string(w.src[w.at(n.Pos()):w.at(n.End())])), " ")
 }
 
-// add notes that from:to becomes text; what tells it, shown before and after.
+// add adds the mutant in which from:to becomes text; its description shows n before and
+// after.
 func (w *walker) add(n ast.Node, from, to int, text string) {
 	start, end := w.at(n.Pos()), w.at(n.End())
 	was := short(w.src[start:end])
@@ -138,7 +139,7 @@ func (w *walker) visit(n ast.Node) bool {
 	case *ast.IfStmt:
 		w.condition(n.Cond)
 	case *ast.ForStmt:
-		if n.Cond != nil { // one that is always true does not end
+		if n.Cond != nil { // a loop whose condition is always true does not end
 			w.add(n.Cond, w.at(n.Cond.Pos()), w.at(n.Cond.End()), "("+string(w.src[w.at(n.Cond.Pos()):w.at(n.Cond.End())])+") && false")
 		}
 	case *ast.CaseClause:
@@ -187,8 +188,8 @@ func (w *walker) condition(e ast.Expr) {
 	w.add(e, from, to, "("+s+") && false")
 }
 
-// remove drops a statement. What it computes is still computed where that keeps
-// variables and imports in use.
+// remove drops a statement. Its expressions are still computed if that keeps variables and
+// imports in use.
 func (w *walker) remove(s ast.Stmt) {
 	from, to := w.at(s.Pos()), w.at(s.End())
 	switch s := s.(type) {

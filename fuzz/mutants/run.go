@@ -17,12 +17,12 @@ import (
 	"time"
 )
 
-// outcome is what became of a mutant.
+// outcome is the result of a mutant.
 type outcome string
 
 const (
 	killed   outcome = "killed"
-	timedOut outcome = "timeout"  // counts as killed: a test would not have ended
+	timedOut outcome = "timeout"  // counts as killed: the test would not end
 	invalid  outcome = "invalid"  // it does not compile
 	survived outcome = "survived" // the short tests
 
@@ -32,18 +32,19 @@ const (
 // suite is a choice of tests.
 type suite struct {
 	short bool
-	cpu   time.Duration // processor time after which they do not end
+	cpu   time.Duration // processor time after which the tests count as endless
 }
 
-// wall is when they do not end, however little the machine lets them compute.
+// wall is the real time after which the tests count as endless, however little processor time
+// they get.
 func (s suite) wall() time.Duration { return 10*s.cpu + time.Minute }
 
-// flags are for a test binary, with the prefix test., or for go test.
+// flags returns the flags for a test binary, with the prefix test., or for go test.
 func (s suite) flags(prefix string) []string {
 	return []string{fmt.Sprintf("-%sshort=%t", prefix, s.short), "-" + prefix + "failfast", "-" + prefix + "timeout=" + s.wall().String()}
 }
 
-// limited is a shell's line that bounds what a mutant allocates and computes.
+// limited is a shell command that limits the memory and the processor time of a mutant.
 func (s suite) limited() string {
 	return fmt.Sprintf(`ulimit -v 16000000 2>/dev/null; ulimit -t %d 2>/dev/null; exec "$0" "$@"`, int(s.cpu.Seconds()+0.999))
 }
@@ -52,10 +53,10 @@ func (s suite) limited() string {
 type runner struct {
 	root, tmp, tags string
 	whole           bool
-	suites          []suite // the short tests, and perhaps all
+	suites          []suite // the short tests, and if requested all tests
 
 	mu      sync.Mutex
-	noticed map[string]int // mutants, by test
+	noticed map[string]int // number of mutants noticed, by test
 }
 
 // test runs the tests of the package that m is in.
@@ -76,7 +77,7 @@ func (r *runner) test(ctx context.Context, m *mutant, src []byte, worker int, s 
 	return out, err
 }
 
-// judge tells what became of a mutant from what its tests said.
+// judge returns the result of a mutant from the output of its tests.
 func judge(ctx context.Context, out []byte, err error) (outcome, error) {
 	switch {
 	case ctx.Err() != nil:
@@ -92,7 +93,7 @@ func judge(ctx context.Context, out []byte, err error) (outcome, error) {
 	return killed, nil
 }
 
-// failed returns the name of the first test that out says has failed.
+// failed returns the name of the first failed test in out.
 func failed(out []byte) string {
 	_, rest, _ := bytes.Cut(out, []byte("--- FAIL: "))
 	name, _, _ := bytes.Cut(rest, []byte(" "))
@@ -104,7 +105,7 @@ func failed(out []byte) string {
 func (r *runner) goTest(ctx context.Context, s suite, pkg string, args ...string) ([]byte, time.Duration, error) {
 	args = append([]string{"test", "-vet=off", "-count=1", "-ldflags=-s -w", "-tags", r.tags, "-exec", "sh -c '" + s.limited() + "'"}, args...)
 	args = append(append(args, s.flags("")...), pkg)
-	return r.command(ctx, s.wall()+2*time.Minute, r.root, nil, "go", args...) // to build in
+	return r.command(ctx, s.wall()+2*time.Minute, r.root, nil, "go", args...) // additional time for the build
 }
 
 func (r *runner) command(ctx context.Context, limit time.Duration, dir string, env []string, name string, args ...string) ([]byte, time.Duration, error) {
@@ -132,8 +133,8 @@ type compiled struct {
 	ids         map[*job]int
 }
 
-// compile builds the tests of pkg with those of jobs in it that one build can
-// hold.
+// compile builds the tests of pkg with those mutants of jobs in it that one build can
+// contain.
 func (r *runner) compile(ctx context.Context, pkg string, files []string, jobs []*job) (*compiled, error) {
 	sources, ids, err := schema(r.root, pkg, files, jobs)
 	if err != nil {
@@ -161,7 +162,7 @@ func (r *runner) compile(ctx context.Context, pkg string, files []string, jobs [
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, tail(out))
 	}
-	for _, s := range r.suites { // they may be slower, or allocate, where they did not
+	for _, s := range r.suites { // with mutants they may be slower, or allocate where they did not
 		if out, err := r.exec(ctx, c, 0, s); err != nil {
 			return nil, fmt.Errorf("its tests fail: %w\n%s", err, tail(out))
 		}
@@ -169,7 +170,7 @@ func (r *runner) compile(ctx context.Context, pkg string, files []string, jobs [
 	return c, nil
 }
 
-// favourites runs the tests that noticed most so far, and then the others.
+// favourites runs the tests that noticed the most mutants so far, and then the others.
 func (r *runner) favourites(ctx context.Context, j *job, s suite) ([]byte, error) {
 	r.mu.Lock()
 	names := slices.SortedFunc(maps.Keys(r.noticed), func(a, b string) int {
@@ -202,8 +203,8 @@ func (r *runner) exec(ctx context.Context, c *compiled, id int, s suite, args ..
 	return out, err
 }
 
-// baseline runs the tests of a package as it is, and sets what they may need; limit
-// is that, where it is not 0.
+// baseline runs the tests of a package without a mutant, and sets their limit of processor
+// time: limit, if it is not 0.
 func (r *runner) baseline(ctx context.Context, pkg string, limit time.Duration) error {
 	r.noticed = map[string]int{}
 	for _, short := range []bool{true, false} {

@@ -16,12 +16,11 @@ import (
 	"strings"
 )
 
-// A package is compiled once with many of its mutants in it, of which a variable
-// of the environment chooses one: that is ten times as fast as a build for each.
-// What must be a constant, or would be computed twice, is left to builds.
+// A package is compiled once with many of its mutants in it; an environment variable selects
+// one. That is ten times as fast as a build for each. Mutants of constants, and those that
+// would compute an expression twice, are built one by one.
 
-// helpers is the file that the compiled package gets besides. Mutant numbers begin
-// at 1.
+// helpers is a file that is added to the compiled package. Mutant numbers start at 1.
 const helpers = `package %s
 
 import "os"
@@ -72,15 +71,15 @@ func zzCond(yes, no int, c bool) bool { return zzMutant != no && (c || zzMutant 
 
 const variable = "ROCE_MUTANT"
 
-// edit replaces from:to of a file by what gen makes, which renders parts of it.
+// edit replaces from:to of a file by the result of gen, which renders parts of it.
 type edit struct {
 	from, to int
-	inner    bool // of two edits of one place, the one that takes parts
+	inner    bool // of two edits of the same range, the one inside the other
 	gen      func(render func(from, to int) string) string
 }
 
-// schema makes the sources of a package with its mutants in them: files by name,
-// and the number of each mutant that is there.
+// schema builds the sources of a package with its mutants in them: files by name, and the
+// number of each mutant that they contain.
 func schema(root, pkg string, files []string, jobs []*job) (sources map[string]string, ids map[*job]int, err error) {
 	fset := token.NewFileSet()
 	var parsed []*ast.File
@@ -133,7 +132,7 @@ type schemer struct {
 
 func (s *schemer) at(p token.Pos) int { return s.fset.Position(p).Offset }
 
-// number gives the mutant at from:to that becomes text a number, or returns 0.
+// number assigns a number to the mutant that changes from:to to text, or returns 0.
 func (s *schemer) number(from, to int, text string) int {
 	for _, j := range s.jobs[[2]int{from, to}] {
 		if j.text == text {
@@ -190,10 +189,10 @@ func (s *schemer) walk(n ast.Node, parent ast.Node) {
 	}
 }
 
-// constant reports whether e has to be or is one.
+// constant reports whether e is a constant or must be one.
 func (s *schemer) constant(e ast.Expr) bool { return s.info.Types[e].Value != nil }
 
-// visit makes the edits of one node, and reports whether there may be others in it.
+// visit creates the edits of a node, and reports whether its children may have more.
 func (s *schemer) visit(n, parent ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.GenDecl:
@@ -233,8 +232,8 @@ func (s *schemer) visit(n, parent ast.Node) bool {
 	return true
 }
 
-// integer returns the name of e's type, and false where it is no integer, or one of
-// another package, which the file may not know.
+// integer returns the name of e's type, and false if it is no integer, or is a type of
+// another package, which the file may not import.
 func (s *schemer) integer(e ast.Expr) (string, bool) {
 	t := s.info.Types[e].Type
 	basic, ok := t.Underlying().(*types.Basic)
@@ -311,7 +310,7 @@ func (s *schemer) condition(e ast.Expr) {
 		return
 	}
 	for _, id := range []*int{&yes, &no} {
-		if *id == 0 { // not asked for
+		if *id == 0 { // this mutant is not in the list of jobs
 			*id = -1
 		}
 	}
@@ -324,7 +323,7 @@ func (s *schemer) statement(st ast.Stmt) {
 	case *ast.ExprStmt:
 		if c, ok := st.X.(*ast.CallExpr); ok {
 			if f, ok := c.Fun.(*ast.Ident); ok && f.Name == "panic" {
-				return // what follows is never reached, and the compiler relies on it
+				return // the code after it is never reached, and the compiler relies on that
 			}
 		}
 	case *ast.IncDecStmt, *ast.BranchStmt:
@@ -355,7 +354,8 @@ func (s *schemer) assignment(st *ast.AssignStmt) {
 		return
 	}
 	if v := s.info.Types[st.Rhs[0]].Value; v == nil || v.Kind() != constant.Int || constant.Compare(v, token.LEQ, constant.MakeInt64(math.MaxInt32)) {
-		// A larger constant may not go to the blank identifier, where it is an int.
+		// A larger constant cannot be assigned to the blank identifier, where it would be an
+		// int.
 		drop = s.number(from, to, blank+string(s.src[right[0]:right[1]]))
 	}
 	other, op := 0, ""
@@ -393,7 +393,7 @@ func (s *schemer) render() string {
 	return s.part(0, len(s.src), s.edits)
 }
 
-// part renders from:to with the edits that lie in it.
+// part renders from:to with the edits inside it.
 func (s *schemer) part(from, to int, edits []edit) string {
 	var b strings.Builder
 	at := from

@@ -13,8 +13,8 @@ import (
 	"sync"
 )
 
-// state holds results between runs: a line of JSON each. A result counts while
-// the sources and tests of its package are what they were.
+// state holds results between runs: a line of JSON each. A result is valid while the sources
+// and tests of its package are unchanged.
 type state struct {
 	mu    sync.Mutex
 	f     *os.File
@@ -68,7 +68,7 @@ func (s *state) put(sum, id string, o outcome) error {
 	return err
 }
 
-// sumOf returns a sum over all Go files of a package and what its tests read.
+// sumOf returns a checksum of all Go files of a package and of the files that its tests read.
 func sumOf(root, pkg string) (string, error) {
 	h := sha256.New()
 	err := filepath.WalkDir(filepath.Join(root, pkg), func(path string, d os.DirEntry, err error) error {
@@ -89,7 +89,7 @@ func sumOf(root, pkg string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), err
 }
 
-// accepted are survivors that are listed with a reason, by id.
+// accepted maps ids of listed survivors to the reason.
 type accepted map[string]string
 
 // readAccepted reads lines "id | reason".
@@ -112,7 +112,7 @@ func readAccepted(name string) (accepted, error) {
 	return a, nil
 }
 
-// stale returns what is listed and is no mutant any more.
+// stale returns the listed ids that are no longer mutants.
 func (a accepted) stale(packages map[string]bool, ids map[string]bool) (out []string) {
 	for id := range a {
 		file, _, _ := strings.Cut(id, " ")

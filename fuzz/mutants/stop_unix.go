@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// stop makes the end of a command that of all that it started: go test starts the
+// stop makes the end of a command also end the processes that it started: go test starts the
 // test binary.
 func stop(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

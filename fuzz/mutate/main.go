@@ -125,7 +125,7 @@ func (o *options) run(stdin io.Reader, stdout, stderr io.Writer) (code int, err 
 		return exitUsage, err
 	}
 	defer closeIn()
-	// The first frame tells the link type before anything is written.
+	// The first frame gives the link type, which is needed before anything is written.
 	src := &source{in: in}
 	if err := src.rewind(); err != nil {
 		return exitUsage, fmt.Errorf("%s: %w", o.in, err)
@@ -234,7 +234,8 @@ func openInput(name string, stdin io.Reader) (io.ReadSeeker, func() error, error
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w; check the path, or give - for standard input", err)
 		}
-		// A pipe cannot be begun again, and is read into memory as standard input is.
+		// A pipe cannot be read again from the start, so it is read into memory, as standard
+		// input is.
 		if _, err := f.Seek(0, io.SeekStart); err == nil {
 			return f, f.Close, nil
 		}
@@ -261,8 +262,8 @@ func createOutput(name, in string, stdout io.Writer) (io.Writer, func() error, e
 	return f, f.Close, nil
 }
 
-// source gives the frames of a capture of one link type, again and again if
-// asked, in times that go on.
+// source returns the frames of one link type of a capture, in several passes if requested;
+// times continue from pass to pass.
 type source struct {
 	in      io.ReadSeeker
 	r       *capture.Reader
@@ -380,7 +381,7 @@ func usage(w io.Writer) {
 	fmt.Fprintf(w, usageText, wrap(names(mutator.KindsOf(mutator.None).Or(mutator.AllKinds))), groups.String())
 }
 
-// describe says what a group is for, or from where to where it goes.
+// describe returns what a group is for, or the range of kinds that it has.
 func describe(name string, s mutator.Kinds) string {
 	switch name {
 	case "all":
@@ -416,7 +417,7 @@ func wrap(words []string) string {
 	return b.String() + line + "\n"
 }
 
-// summary counts what was done.
+// summary counts the changes.
 type summary struct {
 	in, out       uint64
 	kept, notRoCE uint64

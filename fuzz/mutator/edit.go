@@ -8,7 +8,7 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 )
 
-// Lengths in bytes, and where things stand in link headers.
+// Lengths in bytes, and offsets in link headers.
 const (
 	udpSize  = 8
 	ipv4Size = 20
@@ -44,7 +44,7 @@ func (m *Mutator) apply(k Kind, rep *Report) {
 	case Trailing:
 		n := 1 + m.rng.IntN(64)
 		if m.rng.IntN(2) == 0 {
-			n = 4 // as a frame check sequence
+			n = 4 // the length of a frame check sequence
 		}
 		for range n {
 			m.w.b = append(m.w.b, byte(m.rng.Uint32()))
@@ -62,7 +62,7 @@ func (m *Mutator) relabel(k Kind, rep *Report) {
 	op := list.reserved[m.rng.IntN(len(list.reserved))]
 	if k == Relabel {
 		op = bth.Opcode(m.rng.Uint32())
-		if m.rng.IntN(2) == 0 { // mostly what a machine looks at twice
+		if m.rng.IntN(2) == 0 { // half of the time an opcode with a layout
 			op = list.known[m.rng.IntN(len(list.known))]
 		}
 	}
@@ -91,15 +91,15 @@ func (m *Mutator) opcode(k Kind, rep *Report) {
 	rep.add(k, uint64(old), uint64(op))
 }
 
-// become gives the packet opcode op, with the ts bit as it stands, and what goes
-// with it.
+// become changes the packet to opcode op, with its headers and payload; the ts bit stays as
+// it is.
 func (m *Mutator) become(op bth.Opcode) { m.restack(op, m.w.stackOf(m.w.op()), m.w.stackOf(op)) }
 
-// restack does so, from one stack of headers to another.
+// restack does that, from one stack of headers to another.
 func (m *Mutator) restack(op bth.Opcode, was, is *stack) {
 	w := &m.w
 
-	// Old headers are copied out before their place is resized.
+	// Old headers are copied before the packet is resized.
 	var from [bth.MaxHeaderSize]byte
 	old := headers(0)
 	if w.headers() > bth.Size {
@@ -108,7 +108,7 @@ func (m *Mutator) restack(op bth.Opcode, was, is *stack) {
 	at := w.t + bth.Size
 	oldSize := old.size()
 	copy(from[:], w.b[at:at+oldSize])
-	// A packet that was too short for its opcode may be too short for its pad.
+	// A packet that was too short for its opcode may also be too short for its pad.
 	if p0, p1 := w.payload(); p1-p0+int(w.view().PadCnt())+bth.ICRCSize != w.end-p0 {
 		w.view().SetPadCnt(0)
 	}
@@ -141,7 +141,7 @@ func (m *Mutator) restack(op bth.Opcode, was, is *stack) {
 	}
 }
 
-// timestamp gives an MRC packet a TSETH, or takes it away.
+// timestamp adds a TSETH to an MRC packet, or removes it.
 func (m *Mutator) timestamp(rep *Report) {
 	w := &m.w
 	op := w.op()
@@ -201,8 +201,7 @@ func (m *Mutator) payload(k Kind, rep *Report) {
 	rep.add(k, uint64(old), uint64(n))
 }
 
-// flip inverts bits of b[from:to], an odd number, so that they cannot undo one
-// another.
+// flip inverts an odd number of bits of b[from:to], so that they cannot cancel each other.
 func (m *Mutator) flip(k Kind, from, to int, rep *Report) {
 	n := 1 + 2*m.rng.IntN(4)
 	for range n {
@@ -268,16 +267,15 @@ func (m *Mutator) options(rep *Report) {
 	rep.add(IPv4Options, uint64(old), uint64(n))
 }
 
-// tagsAt returns where the first tag's TPID and TCI stand, from the start of the
-// frame, and where the next header's type does; ok is false where a link has no
-// place for tags.
+// tagsAt returns the offsets of the first tag's TPID and TCI in the frame, and of the next
+// header's type; ok is false if the link type has no place for tags.
 func tagsAt(link frame.Link) (tpid, tci int, ok bool) {
 	switch link {
 	case frame.Ethernet:
 		return 12, 14, true
 	case frame.LinuxSLL:
 		return sllSize - 2, sllSize, true
-	case frame.LinuxSLL2: // the type stands first, what it says after the header
+	case frame.LinuxSLL2: // the type comes first, the header that it describes later
 		return 0, sll2Size, true
 	}
 	return 0, 0, false

@@ -6,7 +6,7 @@ import (
 	"github.com/roce-go/roce/bth/mrc"
 )
 
-// base says what a field's offset counts from.
+// base is the header from which a field's offset is counted.
 type base uint8
 
 const (
@@ -27,7 +27,7 @@ type field struct {
 	off, width  uint8
 	shift, bits uint8
 	pick        func(m *Mutator, old uint64) uint64
-	set         Kinds // only kind
+	set         Kinds // the set of kind only
 }
 
 var fields = [...]field{
@@ -63,7 +63,7 @@ var fields = [...]field{
 	{kind: XRCETH, base: baseExt, ext: hasXRCETH, width: 4, bits: 32},
 	{kind: FETH, base: baseExt, ext: hasFETH, width: 4, bits: 32},
 
-	// MRC. What several headers have is one kind.
+	// MRC. A field that several headers have is one kind.
 	{kind: MRCRetransmission, base: baseMRC, off: 8, width: 1, shift: 5, bits: 1},
 	{kind: METHRQMSN, base: baseExt, ext: hasMETH, width: 2, bits: 16},
 	{kind: METHMSN, base: baseExt, ext: hasMETH, off: 2, width: 2, bits: 16},
@@ -140,7 +140,7 @@ func init() {
 	}
 }
 
-// place returns where the field stands, or false when the frame has no such field.
+// place returns the offset of the field, or false when the frame has no such field.
 func (w *work) place(f *field) (int, bool) {
 	switch f.base {
 	case baseBTH:
@@ -189,7 +189,7 @@ func (m *Mutator) change(k Kind, rep *Report) {
 		}
 		mask := ^uint64(0) >> (64 - f.bits)
 		if k == Reserved7 && w.isMRC() {
-			mask = 0xf // of the others one decides about the layout
+			mask = 0xf // one of the other bits decides about the layout
 		}
 		b := w.b[at : at+int(f.width)]
 		word := load(b)
@@ -210,7 +210,7 @@ func (m *Mutator) change(k Kind, rep *Report) {
 	}
 }
 
-// edge returns a value near the ends, the middle or the old one, or any.
+// edge returns a value near the ends, the middle or the old value, or a random one.
 func (m *Mutator) edge(old, mask uint64) uint64 {
 	half := mask/2 + 1
 	var v uint64
@@ -237,7 +237,7 @@ func (m *Mutator) edge(old, mask uint64) uint64 {
 	return v & mask
 }
 
-// pickSequence is for PSN and MSN: steps, windows, and half the circle.
+// pickSequence is for PSN and MSN: small steps, window sizes, and half the PSN range.
 func pickSequence(m *Mutator, old uint64) uint64 {
 	const half = 1 << 23
 	switch m.rng.IntN(12) {
@@ -261,8 +261,8 @@ func pickSequence(m *Mutator, old uint64) uint64 {
 	return m.rng.Uint64()
 }
 
-// pickAddress is for 64-bit addresses: their ends, a step beside the old one,
-// off the alignment of atomics, a page away.
+// pickAddress is for 64-bit addresses: the ends of the range, values next to the old one,
+// values not aligned for atomics, a page further.
 func pickAddress(m *Mutator, old uint64) uint64 {
 	switch m.rng.IntN(8) {
 	case 0:
@@ -281,8 +281,8 @@ func pickAddress(m *Mutator, old uint64) uint64 {
 	return m.edge(old, ^uint64(0))
 }
 
-// pickLength is for the DMA length: none, a byte more or less, multiples of a
-// path MTU and beside them, the most that is allowed (2^31) and more.
+// pickLength is for the DMA length: zero, a byte more or less, multiples of a path MTU and
+// values next to them, the maximum (2^31) and more.
 func pickLength(m *Mutator, old uint64) uint64 {
 	switch m.rng.IntN(8) {
 	case 0:
@@ -303,8 +303,7 @@ func pickLength(m *Mutator, old uint64) uint64 {
 	return m.edge(old, 1<<32-1)
 }
 
-// pickSyndrome is for all kinds of acknowledgement: ACK, RNR NAK, NAK, and what is
-// reserved.
+// pickSyndrome is for all kinds of acknowledgement: ACK, RNR NAK, NAK, and reserved values.
 func pickSyndrome(m *Mutator, old uint64) uint64 {
 	switch m.rng.IntN(6) {
 	case 0:

@@ -53,10 +53,10 @@ func (h headers) size() int {
 	return n
 }
 
-// before returns how many bytes of h stand before the header one.
+// before returns how many bytes of h are before the header one.
 func (h headers) before(one headers) int { return (h & (one - 1)).size() }
 
-// stack is what a packet has after its BTH.
+// stack is the layout of a packet after its BTH.
 type stack struct {
 	known   bool
 	headers headers
@@ -64,7 +64,7 @@ type stack struct {
 	payload bth.PayloadRule
 }
 
-// stacks are those of RoCE v2, and of MRC without and with the ts bit.
+// stacks are the layouts of RoCE v2; mrcStacks those of MRC without and with the ts bit.
 var stacks, mrcStacks = func() (roce [256]stack, mrcs [2][256]stack) {
 	for i := range 256 {
 		op := bth.Opcode(i)
@@ -96,8 +96,8 @@ var stacks, mrcStacks = func() (roce [256]stack, mrcs [2][256]stack) {
 	return roce, mrcs
 }()
 
-// stackOf returns what packets with opcode op have, where the ts bit is as in the
-// packet at hand.
+// stackOf returns the layout of packets with opcode op, with the ts bit of the current
+// packet.
 func (w *work) stackOf(op bth.Opcode) *stack {
 	if !w.mrc {
 		return &stacks[op]

@@ -123,8 +123,8 @@ const (
 
 	numKinds
 
-	// Closed cannot be chosen: the capture had cut the frame short, and the
-	// packet now ends there.
+	// Closed cannot be chosen: the capture had truncated the frame, and the packet now ends
+	// there.
 	Closed = numKinds
 )
 

@@ -26,7 +26,7 @@ import (
 // ErrConfig means that a field of Config is out of its range.
 var ErrConfig = errors.New("mutator: config out of range")
 
-// ICRC says what becomes of the ICRC of a frame.
+// ICRC selects what is done to the ICRC of a frame.
 type ICRC uint8
 
 // ICRC modes.
@@ -49,13 +49,13 @@ func (i ICRC) String() string {
 	return strconv.Itoa(int(i))
 }
 
-// Lengths says what becomes of the lengths in IP, UDP and GRH headers.
+// Lengths selects what is done to the lengths in IP, UDP and GRH headers.
 type Lengths uint8
 
 // Length modes.
 const (
 	LengthsRepair Lengths = iota // computed
-	LengthsLie                   // one of them, chosen by the seed, lies; the others are right
+	LengthsLie                   // one of them, chosen by the seed, is wrong; the others are right
 )
 
 // Config says how to change frames. The zero value changes all kinds of fields
@@ -102,10 +102,10 @@ func (c *Config) check() error {
 	return nil
 }
 
-// room is what a frame may grow beyond MaxFrame or its input.
+// room is how many bytes a frame may exceed MaxFrame or its input.
 const room = 128
 
-// Mutator changes frames one by one. It is for one goroutine.
+// Mutator changes frames one by one. It must be used by one goroutine at a time.
 type Mutator struct {
 	cfg Config
 	pcg rand.PCG
@@ -115,7 +115,7 @@ type Mutator struct {
 
 // work is a frame under change. Offsets are into b.
 type work struct {
-	b     []byte // what stood in dst, then the frame
+	b     []byte // the previous content of dst, then the frame
 	start int    // frame
 	net   int    // network header; with what is before it, the link header
 	udp   int    // UDP header; the BTH for a GRH
@@ -156,8 +156,9 @@ func (m *Mutator) seed(n, stream uint64) {
 // kept is the first choice of every frame.
 func (m *Mutator) kept() bool { return m.rng.IntN(100) < m.cfg.Keep }
 
-// Mutate appends frame number n of a run to dst: the frame of which a capture kept
-// b and which had wireLen bytes on the wire, changed. rep says what was done. b and the free room of dst must not overlap.
+// Mutate appends frame number n of a run to dst: the frame of which a capture has b, and
+// whose length on the wire was wireLen bytes, changed. rep receives what was done. b and the
+// free room of dst must not overlap.
 func (m *Mutator) Mutate(n uint64, link frame.Link, b []byte, wireLen int, dst []byte, rep *Report) []byte {
 	*rep = Report{Frame: n, ICRC: m.cfg.ICRC}
 	m.seed(n, fieldChoices)
@@ -188,7 +189,7 @@ func (m *Mutator) Mutate(n uint64, link frame.Link, b []byte, wireLen int, dst [
 	return out
 }
 
-// tries bounds how often a frame that came out as it went in is changed anew.
+// tries limits how often a frame that did not change is tried again.
 const tries = 4
 
 // changes makes up to Config.Changes changes, none of which undoes another.
@@ -206,22 +207,22 @@ func (m *Mutator) changes(rep *Report) {
 	}
 }
 
-// unchanged reports whether the frame is as it was, an ICRC that was broken on
-// purpose left out.
+// unchanged reports whether the frame is as it was, except for an ICRC that was broken on
+// purpose.
 func (m *Mutator) unchanged(b []byte, rep *Report) bool {
 	out := m.w.b[m.w.start:]
 	if len(out) != len(b) {
 		return false
 	}
-	// A packet that the capture cut short was closed, and may have been cut again there.
+	// A packet that the capture had truncated was closed, and may have been cut again there.
 	if end := m.w.end - m.w.start; rep.RoCE && m.cfg.ICRC == ICRCBad && end <= len(b) {
 		return bytes.Equal(out[:end-bth.ICRCSize], b[:end-bth.ICRCSize]) && bytes.Equal(out[end:], b[end:])
 	}
 	return bytes.Equal(out, b)
 }
 
-// locate finds the parts of the frame, and closes a packet that the capture cut
-// short. It reports false for what is not RoCE.
+// locate finds the parts of the frame, and closes a packet that the capture had truncated. It
+// reports false for a frame that is not RoCE.
 func (m *Mutator) locate(link frame.Link, b []byte, wireLen int, rep *Report) bool {
 	w := &m.w
 	w.link, w.kind, w.keepChecksum = link, 0, false
@@ -273,8 +274,8 @@ func (w *work) payload() (from, to int) {
 	return from, to
 }
 
-// splice replaces del bytes at offset at by ins bytes, which are zero where no
-// old byte stood, and moves the offsets behind.
+// splice replaces del bytes at offset at by ins bytes, and moves the offsets after them. New
+// bytes are zero.
 func (w *work) splice(at, del, ins int) {
 	d := ins - del
 	old := len(w.b)

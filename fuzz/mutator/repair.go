@@ -56,8 +56,8 @@ func (w *work) setLengths() {
 	}
 }
 
-// lie makes one length wrong. Each lie is one that no receiver may believe: two
-// lengths that disagree, or more than the frame holds.
+// lie makes one length wrong. Each lie is one that no receiver may accept: two lengths that
+// disagree, or more than the frame holds.
 func (m *Mutator) lie(rep *Report) {
 	w := &m.w
 	ip := w.b[w.net+2 : w.net+4]
@@ -74,7 +74,7 @@ func (m *Mutator) lie(rep *Report) {
 	if w.kind == frame.GRH && rep.Lie != LieMissing {
 		rep.Lie = LieGRH
 	}
-	// A longer packet than the frame has bytes after its network header.
+	// A larger length than the frame has bytes after its network header.
 	more := func(have, most int) uint64 {
 		return uint64(min(have+1+m.rng.IntN(64), most))
 	}

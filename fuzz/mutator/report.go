@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Change is one change. What Old and New count depends on Kind: the values of a
-// field; lengths in bytes for payload, Cut, Trailing, IPv4Options and Closed;
-// the number of bits for Flip and PayloadFlip; VLAN tags as TPID and TCI; frame
-// numbers for ReplayOld; nanoseconds for Delay; frames to wait for Reorder.
+// Change is one change. The meaning of Old and New depends on Kind: the values of a field;
+// lengths in bytes for payload, Cut, Trailing, IPv4Options and Closed; the number of bits for
+// Flip and PayloadFlip; VLAN tags as TPID and TCI; frame numbers for ReplayOld; nanoseconds
+// for Delay; the number of frames it waited for Reorder.
 type Change struct {
 	Kind     Kind
 	Old, New uint64
@@ -23,7 +23,7 @@ const (
 	NoLie      Lie = iota
 	LieIP          // IPv4 total length or IPv6 payload length; the UDP length is right
 	LieUDP         // UDP length; the IP length is right
-	LieBoth        // both agree on more than there is, or on less than a UDP header
+	LieBoth        // both have the same value: more than there is, or less than a UDP header
 	LieGRH         // GRH payload length: more than there is
 	LieIHL         // IPv4 header length below 20
 	LieMissing     // all lengths are right, but the frame ends early

@@ -13,15 +13,15 @@ type Record struct {
 	Data    []byte // what was captured
 	WireLen int    // bytes that it had on the wire
 
-	// Number is that of the frame in its run, from 0, and Again is set on a copy
-	// that a Stream sends a second time. Replay and Push do not look at them.
+	// Number is that of the frame in its run, from 0, and Again is set on a copy that a
+	// Stream sends a second time. Replay and Push ignore them.
 	Number uint64
 	Again  bool
 }
 
-// Stream changes frames and their order: frames in by Push, frames out by Next.
-// Frame number n is the one of the nth Push, from 0, and its bytes are those
-// that Mutate builds. It is for one goroutine.
+// Stream changes frames and their order: frames in by Push, frames out by Next. Frame number
+// n is the one of the nth Push, from 0, and its bytes are those that Mutate builds. It must
+// be used by one goroutine at a time.
 type Stream struct {
 	m     *Mutator
 	kinds Kinds // of SequenceKinds
@@ -83,9 +83,9 @@ func NewStream(cfg Config) (*Stream, error) {
 	return s, nil
 }
 
-// Push changes the next frame, of which nothing is kept, and returns what was done
-// to it. Call Next after it until it reports false: what is not fetched is lost.
-// The report is valid until the next Push.
+// Push changes the next frame, of which nothing is kept, and returns what was done to it.
+// Call Next after it until it reports false: frames that are not fetched are lost. The report
+// is valid until the next Push.
 func (s *Stream) Push(rec *Record) *Report {
 	s.reuse()
 	n := s.n
@@ -97,7 +97,7 @@ func (s *Stream) Push(rec *Record) *Report {
 	c.buf = s.m.Mutate(n, rec.Link, rec.Data, rec.WireLen, c.buf[:0], &s.rep)
 	c.rec = Record{Time: rec.Time, Link: rec.Link, Data: c.buf, WireLen: len(c.buf), Number: n}
 	if s.rep.Kept {
-		// A kept frame that the capture had cut short still is.
+		// A frame that was not changed and that the capture had truncated is still truncated.
 		c.rec.WireLen = max(rec.WireLen, len(c.buf))
 	}
 	s.order(rec.Time)
@@ -105,7 +105,7 @@ func (s *Stream) Push(rec *Record) *Report {
 	return &s.rep
 }
 
-// order decides about the place of the current frame.
+// order decides about the position of the current frame.
 func (s *Stream) order(now time.Time) {
 	m, c := s.m, &s.cur
 	kind := None
@@ -147,14 +147,14 @@ func (s *Stream) order(now time.Time) {
 	}
 }
 
-// hold puts the current frame aside, or reports false when there is no room.
+// hold keeps the current frame for later, or reports false when there is no room.
 func (s *Stream) hold(kind Kind, now time.Time) bool {
 	if len(s.free) == 0 {
 		return false
 	}
 	h := s.free[len(s.free)-1]
 	s.free = s.free[:len(s.free)-1]
-	// The buffers change places, so that nothing is copied.
+	// The buffers are swapped, so that nothing is copied.
 	h.buf, s.cur.buf = s.cur.buf, h.buf
 	h.rec, h.after, h.due = s.cur.rec, 0, time.Time{}
 	if kind == Reorder {
@@ -230,7 +230,7 @@ func (s *Stream) Next(rec *Record) bool {
 	return true
 }
 
-// Flush gives out, through Next, what is still held back: those that wait for
+// Flush releases, through Next, the frames that are still held back: those that wait for
 // frames now, then the delayed ones in the order of their times.
 func (s *Stream) Flush() {
 	s.reuse()

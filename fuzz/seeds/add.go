@@ -9,18 +9,17 @@ import (
 	"github.com/roce-go/roce/fuzz/internal/records"
 )
 
-// Limit is the most bytes of seeds that one call gives to a target.
+// Limit is the maximum number of bytes of seeds that one call adds to a target.
 const Limit = 40_000
 
-// Target takes seeds: a *testing.F.
+// Target receives seeds: a *testing.F.
 type Target interface {
 	Add(args ...any)
 	Helper()
 	Fatal(args ...any)
 }
 
-// Feeder gives a corpus to a target, each seed once, and at most Limit bytes in
-// each call.
+// Feeder adds a corpus to a target, each seed once, and at most Limit bytes in each call.
 type Feeder struct {
 	c  *Corpus
 	to Target
@@ -28,8 +27,8 @@ type Feeder struct {
 
 var own = sync.OnceValues(Captures)
 
-// Into returns what feeds the module's own captures to a target, and those that
-// the environment variable ROCE_CAPTURES names.
+// Into returns a Feeder of the module's own captures, and of those that the environment
+// variable ROCE_CAPTURES names, for a target.
 func Into(to Target) *Feeder {
 	to.Helper()
 	c, err := own()
@@ -39,11 +38,11 @@ func Into(to Target) *Feeder {
 	return c.Into(to)
 }
 
-// Into returns what feeds c to a target.
+// Into returns a Feeder of c for a target.
 func (c *Corpus) Into(to Target) *Feeder { return &Feeder{c, to} }
 
-// Each gives the target what args returns for each chosen frame, RoCE or not; nil
-// is no seed.
+// Each adds the result of args for each chosen frame to the target, RoCE or not; nil adds no
+// seed.
 func (f *Feeder) Each(args func(*Frame) []any) {
 	add := f.adder()
 	for _, s := range f.c.Chosen {
@@ -61,8 +60,8 @@ func (f *Feeder) Packets(args func(*Frame) []any) {
 	})
 }
 
-// Headers gives the target the extended headers of packets that have one of a
-// set, from the first of them on.
+// Headers adds the extended headers of packets that have one of a set to the target, from the
+// first of them on.
 func (f *Feeder) Headers(set bth.Ext) {
 	f.Packets(func(s *Frame) []any {
 		e := s.Frame.Packet.Opcode.Ext()
@@ -75,8 +74,8 @@ func (f *Feeder) Headers(set bth.Ext) {
 	})
 }
 
-// Starts gives the target the beginning of each capture file, in which the last
-// record is cut: a case of its own.
+// Starts adds the start of each capture file to the target, in which the last record is
+// truncated: a case of its own.
 func (f *Feeder) Starts() {
 	add := f.adder()
 	for _, file := range f.c.byNews(1500) {
@@ -84,9 +83,9 @@ func (f *Feeder) Starts() {
 	}
 }
 
-// Flows gives the target the first frames of each capture, from the first RoCE
-// frame on, packed into one input: for each two bytes of length, big-endian, one
-// byte that mode gives for frame i, and the frame.
+// Flows adds the first frames of each capture, from the first RoCE frame on, to the target,
+// packed into one input: for each frame two bytes of length, big-endian, one byte that mode
+// returns for frame i, and the frame.
 func (f *Feeder) Flows(mode func(i int) byte, args func([]byte) []any) {
 	add := f.adder()
 	for _, file := range f.c.byNews(2500) {

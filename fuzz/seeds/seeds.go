@@ -35,7 +35,7 @@ const Env = "ROCE_CAPTURES"
 type Frame struct {
 	capture.Record             // its Data stays valid
 	File           string      // the capture's name, without folder and extension
-	RoCE           bool        // Frame holds what it is
+	RoCE           bool        // Frame is valid
 	Frame          frame.Frame // views of Data
 }
 
@@ -49,7 +49,7 @@ type File struct {
 	Frames []*Frame
 }
 
-// Corpus is what seeds are made of.
+// Corpus holds the captures and the frames chosen from them.
 type Corpus struct {
 	Files  []*File
 	Chosen []*Frame // one of each kind over all files, the shortest first
@@ -101,7 +101,7 @@ func (c *Corpus) read(name string) error {
 	return c.add(name, b)
 }
 
-// add reads a capture. One that ends inside a record gives what came before.
+// add reads a capture. If it ends inside a record, the complete records are used.
 func (c *Corpus) add(name string, b []byte) error {
 	base := filepath.Base(name)
 	f := &File{Name: strings.TrimSuffix(base, filepath.Ext(base)), Bytes: b}
@@ -147,8 +147,8 @@ func (c *Corpus) choose() {
 	slices.SortStableFunc(c.Chosen, func(a, b *Frame) int { return len(a.Data) - len(b.Data) })
 }
 
-// EtherType returns the Ethertype of an Ethernet frame, before any tag is looked
-// into, or 0.
+// EtherType returns the first Ethertype of an Ethernet frame (of a tag, if there is one); 0
+// for other link types.
 func (s *Frame) EtherType() uint16 {
 	if s.Link != frame.Ethernet || len(s.Data) < 14 {
 		return 0
@@ -156,7 +156,8 @@ func (s *Frame) EtherType() uint16 {
 	return binary.BigEndian.Uint16(s.Data[12:])
 }
 
-// kind is what makes a frame like another.
+// kind holds the properties by which frames are compared: frames with equal kinds count as
+// alike.
 type kind struct {
 	link      frame.Link
 	net       frame.Net
@@ -198,8 +199,8 @@ func (s *Frame) kind() kind {
 	return k
 }
 
-// beginning returns the first frames of a file from the first RoCE frame on, n
-// bytes at most.
+// beginning returns the first frames of a file from the first RoCE frame on, at most n bytes
+// of them.
 func (f *File) beginning(n int) (out []*Frame) {
 	for _, s := range f.Frames {
 		if !s.RoCE && out == nil {
@@ -213,8 +214,8 @@ func (f *File) beginning(n int) (out []*Frame) {
 	return out
 }
 
-// byNews returns the files in an order in which each begins with the most kinds
-// of frame, in its first n bytes, that those before it do not.
+// byNews returns the files in an order in which each file has, in its first n bytes, the most
+// kinds of frame that the files before it do not have.
 func (c *Corpus) byNews(n int) (out []*File) {
 	left := slices.Clone(c.Files)
 	seen := make(map[kind]bool)

@@ -81,7 +81,7 @@ func generate(out io.Writer, n, payload, perMessage int) error {
 	at := time.Unix(1_700_000_000, 0)
 	f.Packet.SetPayload(data)
 	for i := range n {
-		message, place := i/(perMessage+1), i%(perMessage+1) // the last place is the acknowledgement's
+		message, place := i/(perMessage+1), i%(perMessage+1) // the last place in a message is for the acknowledgement
 		qp, round := uint32(message%4), message/4            // of its connection
 		out, p := &f, &f.Packet
 		switch place {

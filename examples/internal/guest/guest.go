@@ -25,11 +25,10 @@ type Guest struct {
 	in   io.WriteCloser
 	out  *bufio.Reader
 	mu   sync.Mutex
-	Info Answer // what the agent said when it was up
+	Info Answer // the agent's answer to info after the start
 }
 
-// Answer is what the agent says to a command: words, and those of each group
-// after a bar.
+// Answer is the agent's answer to a command: words, and those of each group after a bar.
 type Answer struct {
 	Words  map[string]string
 	Groups []map[string]string
@@ -45,8 +44,9 @@ func (a Answer) Num(key string) uint64 {
 	return n
 }
 
-// Boot makes a guest's image where needed and boots it: the plain one, or the one that
-// has a name. Its network card is a socket at port here, whose frames go to port there.
+// Boot builds a guest's image if needed and boots it: the default image if the name is empty,
+// otherwise the one with that name. The guest's network card is a UDP socket at port here,
+// which sends frames to port there.
 func Boot(t testing.TB, image string, here, there int, args ...string) *Guest {
 	t.Helper()
 	dir := scripts(t)
@@ -78,22 +78,22 @@ func Boot(t testing.TB, image string, here, there int, args ...string) *Guest {
 	return g
 }
 
-// socket returns the socket of a guest's network card. Its buffers hold what an emulated
-// guest is slow to take: some hundred frames, where the system lets them, and not the
-// dozen of QEMU's own sockets.
+// socket returns the socket of a guest's network card. Its buffers hold some hundred frames,
+// if the system permits, because an emulated guest is slow; QEMU's own sockets hold a dozen.
 func socket(here, there int) (*os.File, error) {
 	lo := net.IPv4(127, 0, 0, 1)
 	c, err := net.DialUDP("udp4", &net.UDPAddr{IP: lo, Port: here}, &net.UDPAddr{IP: lo, Port: there})
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close() // File's is another descriptor of the socket
+	defer c.Close() // File has its own descriptor of the socket
 	_ = c.SetReadBuffer(4 << 20)
 	_ = c.SetWriteBuffer(4 << 20)
 	return c.File()
 }
 
-// scripts returns the folder of the guest's scripts: a test runs in its package's.
+// scripts returns the folder of the guest's scripts: a test runs in the folder of its
+// package.
 func scripts(t testing.TB) string {
 	at, err := os.Getwd()
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func scripts(t testing.TB) string {
 	return ""
 }
 
-// Close ends the guest's input, upon which it powers off.
+// Close closes the guest's input, and the guest powers off.
 func (g *Guest) Close() {
 	g.in.Close()
 	kill := time.AfterFunc(10*time.Second, func() { g.cmd.Process.Kill() })
@@ -139,7 +139,7 @@ func (g *Guest) read() (Answer, error) {
 	return a, nil
 }
 
-// splitBars cuts at bars outside of quotes.
+// splitBars splits at bars outside of quotes.
 func splitBars(s string) []string {
 	var parts []string
 	quoted, from := false, 0
@@ -176,7 +176,7 @@ func words(s string) map[string]string {
 	return m
 }
 
-// Try gives the agent a command and returns its answer, good or bad.
+// Try sends the agent a command and returns its answer, also if that is an error.
 func (g *Guest) Try(format string, args ...any) Answer {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -190,7 +190,7 @@ func (g *Guest) Try(format string, args ...any) Answer {
 	return a
 }
 
-// Do is try for what must succeed.
+// Do is Try for a command that must succeed.
 func (g *Guest) Do(t testing.TB, format string, args ...any) Answer {
 	t.Helper()
 	a := g.Try(format, args...)

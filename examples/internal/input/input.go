@@ -1,5 +1,5 @@
-// Package input is what programs that read captures have in common: which files
-// are named, and what a person is told where one of them cannot be read.
+// Package input is shared by the programs that read captures: how files are named, and what
+// is printed if one of them cannot be read.
 package input
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/roce-go/roce/bth/mrc"
 )
 
-// Parse parses options, which may stand after files too, and returns the files.
-// What follows "--" are files.
+// Parse parses options, which may also follow files, and returns the files. All arguments
+// after "--" are files.
 func Parse(set *flag.FlagSet, args []string) (files []string, err error) {
 	var rest []string
 	for i, a := range args {
@@ -41,7 +41,7 @@ func Parse(set *flag.FlagSet, args []string) (files []string, err error) {
 	}
 }
 
-// Unopened says why capture.Open failed, and what to do about it.
+// Unopened returns why capture.Open failed, and what to do about it.
 func Unopened(err error) string {
 	s := err.Error()
 	switch {
@@ -55,8 +55,8 @@ func Unopened(err error) string {
 	return s
 }
 
-// Ended says what is wrong with a file whose reading ended with err after n
-// frames, and nothing at a good end. It reports whether the file was merely cut.
+// Ended describes the error with which the reading of a file ended after n frames; it returns
+// "" for a normal end. It also reports whether the file was only truncated.
 func Ended(name string, err error, n int) (warning string, cut bool) {
 	switch {
 	case err == io.EOF:
@@ -67,7 +67,7 @@ func Ended(name string, err error, n int) (warning string, cut bool) {
 	return fmt.Sprintf("%s: %v; the %d frames before it were read", name, err, n), false
 }
 
-// Links counts the frames of link types that cannot be looked into.
+// Links counts the frames of link types that cannot be decoded.
 type Links struct {
 	N    int
 	last frame.Link
@@ -76,12 +76,12 @@ type Links struct {
 // Skip counts a frame.
 func (l *Links) Skip(link frame.Link) { l.last = link; l.N++ }
 
-// Warning says what was skipped and what to do about it.
+// Warning tells what was skipped and what to do about it.
 func (l *Links) Warning(name string) string {
 	return fmt.Sprintf("%s: %d frames skipped: link type %d is not known here; capture on an Ethernet or IP interface, or with -i any", name, l.N, l.last)
 }
 
-// MRC holds what a program is told about MRC.
+// MRC holds the options about MRC.
 type MRC struct {
 	On      bool       // -mrc
 	Trimmed uint64     // -mrc-trimmed: bit n for DSCP n
@@ -114,7 +114,7 @@ func (m *MRC) Flags(fs *flag.FlagSet) {
 	})
 }
 
-// Unused says which options do nothing, because another is not given.
+// Unused names the options that have no effect because another is not given.
 func (m *MRC) Unused() string {
 	if !m.On && (m.Trimmed != 0 || m.Halves != mrc.LowInPort) {
 		return "-mrc-trimmed and -mrc-port-half say how MRC packets are read; give -mrc too"
@@ -122,8 +122,8 @@ func (m *MRC) Unused() string {
 	return ""
 }
 
-// Live opens a network interface for what find finds. An interrupt (Ctrl-C) ends
-// the input, as the end of a file does. stop has to be called in the end.
+// Live opens a network interface for the packets that find finds. An interrupt (Ctrl-C) ends
+// the input, as the end of a file does. stop must be called at the end.
 func Live(name string, find frame.Finder) (l *capture.Live, stop func(), err error) {
 	l, err = capture.OpenLive(name, capture.LiveConfig{Finder: find})
 	if err != nil {
@@ -140,8 +140,8 @@ func Live(name string, find frame.Finder) (l *capture.Live, stop func(), err err
 	}, nil
 }
 
-// Interrupted returns a channel that the first interrupt (Ctrl-C) closes, or release,
-// which has to be called in the end. A second interrupt ends the program.
+// Interrupted returns a channel that is closed by the first interrupt (Ctrl-C), or by
+// release, which must be called at the end. A second interrupt ends the program.
 func Interrupted() (done <-chan struct{}, release func()) {
 	interrupts := make(chan os.Signal, 1)
 	signal.Notify(interrupts, os.Interrupt)
@@ -161,8 +161,8 @@ func Interrupted() (done <-chan struct{}, release func()) {
 	return over, end
 }
 
-// Until reads r until done is closed, which is the end of the input then, wherever
-// r is. A Read of r that waits is left to wait.
+// Until reads r until done is closed, which then is the end of the input, whatever r has
+// left. A Read of r that is blocked then is not waited for.
 func Until(r io.Reader, done <-chan struct{}) io.Reader {
 	u := &until{done: done, bufs: make(chan []byte, 1), got: make(chan chunk)}
 	u.bufs <- make([]byte, 64<<10)
@@ -186,7 +186,7 @@ type chunk struct {
 
 type until struct {
 	done <-chan struct{}
-	bufs chan []byte // the one buffer, where it is empty
+	bufs chan []byte // the only buffer, while it is empty
 	got  chan chunk
 	have chunk
 	at   int
@@ -213,8 +213,7 @@ func (u *until) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Dropped says how many frames of an interface were lost, or nothing where none
-// was.
+// Dropped tells how many frames of an interface were lost, or returns "" if none was.
 func Dropped(name string, s capture.LiveStats) string {
 	if s.Dropped == 0 {
 		return ""

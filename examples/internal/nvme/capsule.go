@@ -22,7 +22,7 @@ const (
 	DiscoveryNQN = "nqn.2014-08.org.nvmexpress.discovery"
 )
 
-// ErrShort means fewer bytes than the format has.
+// ErrShort means that there are fewer bytes than the format needs.
 var ErrShort = errors.New("nvme: too few bytes")
 
 var le = binary.LittleEndian
@@ -73,15 +73,15 @@ type SGL struct {
 // SGLType is type and subtype of a descriptor.
 type SGLType uint8
 
-// The descriptors of RDMA: in the capsule at an offset from the command's end, and
-// keyed memory of the host, which the target is to invalidate in the second case.
+// The descriptors of RDMA: in the capsule at an offset from the command's end, and keyed
+// memory of the host; with SGLKeyedInvalidate the target must invalidate the key.
 const (
 	SGLOffset          SGLType = 0x01
 	SGLKeyed           SGLType = 0x40
 	SGLKeyedInvalidate SGLType = 0x4f
 )
 
-// Keyed reports whether there is a key.
+// Keyed reports whether the descriptor has a key.
 func (t SGLType) Keyed() bool { return t>>4 == 4 }
 
 func (s *SGL) decode(b []byte) {
@@ -202,7 +202,7 @@ const (
 	ConnectRejectSize  = 4  // REJ
 )
 
-// ConnectRequest is the private data of the REQ: which queue a connection is to be.
+// ConnectRequest is the private data of the REQ: the queue for which the connection is.
 type ConnectRequest struct {
 	RecFmt  uint16 // 0
 	QID     uint16 // 0: the admin queue
@@ -271,7 +271,7 @@ func (r *ConnectReject) AppendTo(b []byte) []byte {
 	return le.AppendUint16(b, uint16(r.Status))
 }
 
-// ConnectStatus says why a connection was refused.
+// ConnectStatus is the reason that a connection was rejected.
 type ConnectStatus uint16
 
 // The statuses.
@@ -299,7 +299,7 @@ var connectStatuses = map[ConnectStatus]string{
 	InvalidCntlID:  "no such controller",
 }
 
-// String returns words for the status.
+// String returns a text for the status.
 func (s ConnectStatus) String() string {
 	if t := connectStatuses[s]; t != "" {
 		return t
@@ -316,10 +316,10 @@ type ConnectData struct {
 	SubNQN, HostNQN string
 }
 
-// NQNSize is the room for a name, which ends with a zero byte.
+// NQNSize is the size of the field of a name, which ends with a zero byte.
 const NQNSize = 256
 
-// Decode reads the data. A name that does not end within its room is empty.
+// Decode reads the data. A name without a zero byte in its field becomes empty.
 func (d *ConnectData) Decode(b []byte) error {
 	if len(b) < ConnectDataSize {
 		return ErrShort
@@ -328,7 +328,7 @@ func (d *ConnectData) Decode(b []byte) error {
 	return nil
 }
 
-// text returns what stands before the first zero byte.
+// text returns the bytes before the first zero byte.
 func text(b []byte) string {
 	for i, c := range b {
 		if c == 0 {
@@ -338,7 +338,7 @@ func text(b []byte) string {
 	return ""
 }
 
-// AppendTo appends ConnectDataSize bytes. Names are cut to their room.
+// AppendTo appends ConnectDataSize bytes. Names that are too long are truncated.
 func (d *ConnectData) AppendTo(b []byte) []byte {
 	var x [ConnectDataSize]byte
 	copy(x[:], d.HostID[:])
@@ -407,7 +407,7 @@ var statuses = map[Status]string{
 	UnrecoveredReadError: "unrecovered read error",
 }
 
-// String returns the specification's words, or numbers.
+// String returns the specification's text, or numbers.
 func (s Status) String() string {
 	t := statuses[s&statusCode]
 	if t == "" {
@@ -422,7 +422,7 @@ func (s Status) String() string {
 // Is reports whether s is t, whatever their More and Do Not Retry say.
 func (s Status) Is(t Status) bool { return s&statusCode == t&statusCode }
 
-// Error is a command that the controller did not do.
+// Error is the error of a command that the controller completed with an error status.
 type Error struct {
 	Command string
 	Status  Status

@@ -26,7 +26,7 @@ const (
 	CAPContiguous = 1 << 16
 )
 
-// CNS says what Identify returns.
+// CNS selects what Identify returns.
 const (
 	IdentifyNamespaceCNS   = 0x00
 	IdentifyControllerCNS  = 0x01
@@ -57,11 +57,10 @@ const (
 	LogDiscovery  = 0x70
 )
 
-// Controller is what Identify says of a controller (Base 5.17.2.1): what differs here
-// from zero.
+// Controller holds the fields of Identify Controller (Base 5.17.2.1) that are not zero here.
 type Controller struct {
 	Serial, Model, Firmware string // 20, 40 and 8 characters
-	MDTS                    uint8  // most data of a command: 4096 << MDTS bytes
+	MDTS                    uint8  // maximum data of a command: 4096 << MDTS bytes
 	CntlID                  uint16
 	Version                 uint32
 	OAES                    uint32 // asynchronous events
@@ -72,7 +71,7 @@ type Controller struct {
 	LPA                     uint8
 	KAS                     uint16 // keep-alive granularity, in 100 ms
 	MaxCmd                  uint16
-	NN                      uint32 // most namespaces
+	NN                      uint32 // maximum number of namespaces
 	ONCS                    uint16
 	VWC                     uint8
 	SGLS                    uint32
@@ -81,8 +80,8 @@ type Controller struct {
 	DataOffset              uint16 // from the command to its data in the capsule, in 16 bytes
 }
 
-// inline returns how many bytes of data a command of an I/O queue may carry, where they
-// come right behind it, as RDMA demands.
+// inline returns how many bytes of data a command of an I/O queue may carry, if they follow
+// the command immediately, as RDMA requires.
 func (c *Controller) inline() int {
 	if c.SGLS&SGLSOffset == 0 || c.DataOffset != 0 {
 		return 0
@@ -152,14 +151,14 @@ func (c *Controller) Decode(b []byte) error {
 	return nil
 }
 
-// padded writes s with blanks behind it.
+// padded writes s, followed by spaces.
 func padded(b []byte, s string) {
 	for i := copy(b, s); i < len(b); i++ {
 		b[i] = ' '
 	}
 }
 
-// Namespace is what Identify says of a namespace: its size and identifiers.
+// Namespace holds the fields of Identify Namespace: its size and identifiers.
 type Namespace struct {
 	Blocks    uint64
 	BlockLog  uint8 // a block has 1 << BlockLog bytes

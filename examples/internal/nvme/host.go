@@ -12,7 +12,7 @@ import (
 	"github.com/roce-go/roce/qp/endpoint"
 )
 
-// HostConfig says what a host wants of a controller.
+// HostConfig holds the parameters of a host.
 type HostConfig struct {
 	NQN     string // of the subsystem
 	HostNQN string
@@ -20,7 +20,7 @@ type HostConfig struct {
 	Queues  int           // I/O queues; 0: the controller is for admin commands only
 	Depth   int           // entries of an I/O queue, 2 to 1024; 0 means 32
 	Alive   time.Duration // keep-alive timeout; 0: none
-	// Conn is what connections are like; sizes, depths and private data are set here.
+	// Conn holds the parameters of connections; sizes, depths and private data are set here.
 	Conn endpoint.ConnConfig
 }
 
@@ -33,7 +33,7 @@ type Host struct {
 
 	cfg   HostConfig
 	admin *queue
-	mu    sync.Mutex // of io until Dial has returned: keepAlive may drop it
+	mu    sync.Mutex // of io until Dial has returned: keepAlive may close it
 	io    []*queue
 	turn  atomic.Uint32
 	stop  chan struct{}
@@ -160,13 +160,13 @@ func (h *Host) keepAlive() {
 	}
 }
 
-// Admin does an admin command with data, which the controller reads where write is
-// set, and else writes.
+// Admin executes an admin command with data, which the controller reads if write is set, and
+// otherwise writes.
 func (h *Host) Admin(ctx context.Context, name string, c *Command, data []byte, write bool) (Completion, error) {
 	return h.admin.do(ctx, name, c, data, write)
 }
 
-// IO does an I/O command, on the queues in turn.
+// IO executes an I/O command; the queues are used in turn.
 func (h *Host) IO(ctx context.Context, name string, c *Command, data []byte, write bool) (Completion, error) {
 	if len(h.io) == 0 {
 		return Completion{}, errors.New("nvme: there are no I/O queues")
@@ -174,8 +174,8 @@ func (h *Host) IO(ctx context.Context, name string, c *Command, data []byte, wri
 	return h.io[int(h.turn.Add(1))%len(h.io)].do(ctx, name, c, data, write)
 }
 
-// Read fills b with blocks from lba on, Write writes them. b is a number of whole
-// blocks, at most what MaxData says.
+// Read fills b with blocks starting at lba; Write writes them. b must be a whole number of
+// blocks, and at most MaxData bytes.
 func (h *Host) Read(ctx context.Context, lba uint64, b []byte) error {
 	_, err := h.IO(ctx, "read", h.blocks(Read, lba, len(b)>>h.Namespace.BlockLog), b, false)
 	return err
@@ -193,13 +193,13 @@ func (h *Host) WriteZeroes(ctx context.Context, lba uint64, n int) error {
 	return err
 }
 
-// Flush has the controller make durable what was written.
+// Flush makes the controller write its cache to durable storage.
 func (h *Host) Flush(ctx context.Context) error {
 	_, err := h.IO(ctx, "flush", &Command{Opcode: Flush, NSID: h.NSID}, nil, false)
 	return err
 }
 
-// Deallocate says that ranges of blocks hold nothing of value any more.
+// Deallocate tells the controller that ranges of blocks are no longer used.
 func (h *Host) Deallocate(ctx context.Context, ranges []Range) error {
 	var b []byte
 	for i := range ranges {
@@ -214,7 +214,7 @@ func (h *Host) blocks(op Opcode, lba uint64, n int) *Command {
 	return &Command{Opcode: op, NSID: h.NSID, CDW10: [6]uint32{uint32(lba), uint32(lba >> 32), uint32(n - 1)}}
 }
 
-// MaxData returns the most bytes of a read or write.
+// MaxData returns the maximum number of bytes of a read or write.
 func (h *Host) MaxData() int {
 	if m := h.Controller.MDTS; m != 0 && m < 12 {
 		return 4096 << m
@@ -283,8 +283,9 @@ func Discover(ctx context.Context, ep *endpoint.Endpoint, address string, cfg Ho
 
 // queue is a host's end of a submission and completion queue.
 //
-// Invariant: a slot is free, or one command has it: until the controller has responded
-// and the capsule has been acknowledged, since a lost acknowledgement has it sent again.
+// Invariant: a slot is free, or in use by one command until the controller has responded and
+// the capsule has been acknowledged, because after a lost acknowledgement the capsule is
+// retransmitted.
 type queue struct {
 	id       uint16
 	inline   int // bytes of data that a command may carry
@@ -293,13 +294,13 @@ type queue struct {
 	cntlid   uint16
 	slots    []*slot
 	free     chan *slot
-	receiver chan struct{} // closed when nobody hands out responses any more
-	fault    error         // of the controller, once receiver is closed: why that is
+	receiver chan struct{} // closed when no more responses will be received
+	fault    error         // why the receiver ended; valid after receiver is closed
 }
 
 type slot struct {
 	cid     uint16
-	asked   atomic.Bool // a command was sent, and has no response
+	asked   atomic.Bool // a command was sent and has no response yet
 	window  *endpoint.Window
 	capsule []byte
 	sent    chan qp.Completion
@@ -311,11 +312,11 @@ type response struct {
 	msg endpoint.Message
 }
 
-// dialQueue connects a queue of depth entries and has the controller take it.
+// dialQueue connects a queue of depth entries and sends the Connect command for it.
 func dialQueue(ctx context.Context, ep *endpoint.Endpoint, address string, cfg *HostConfig, id uint16, depth int, cntlid uint16) (*queue, error) {
 	cc := cfg.Conn
 	cc.SendDepth, cc.RecvDepth, cc.RecvSize = depth, depth, CompletionSize
-	cc.LinuxAckBeforeRead = true // the target may be Linux's, and READs what is written
+	cc.LinuxAckBeforeRead = true // the target may be Linux's, which READs the data of write commands
 	req := ConnectRequest{QID: id, HRQSize: uint16(depth), HSQSize: uint16(depth - 1)}
 	if id != 0 {
 		req.CntlID = cntlid
@@ -331,7 +332,7 @@ func dialQueue(ctx context.Context, ep *endpoint.Endpoint, address string, cfg *
 		return nil, fmt.Errorf("nvme: queue %d: %w", id, err)
 	}
 	q := &queue{id: id, ep: ep, conn: conn, free: make(chan *slot, depth), receiver: make(chan struct{})}
-	for i := range depth - 1 { // a queue that is full has an entry less
+	for i := range depth - 1 { // a full queue has one entry less
 		w, err := ep.AllocWindow()
 		if err != nil {
 			conn.Close()
@@ -361,7 +362,7 @@ func dialQueue(ctx context.Context, ep *endpoint.Endpoint, address string, cfg *
 	return q, nil
 }
 
-// wrongParameter says which parameter of Connect a controller refused: its offset in the
+// wrongParameter returns which parameter of Connect a controller refused: its offset in the
 // command, or with bit 16 in the data (Base 3.3).
 func wrongParameter(v uint32) string {
 	switch v {
@@ -377,7 +378,7 @@ func wrongParameter(v uint32) string {
 	return fmt.Sprintf("parameter %#x", v)
 }
 
-// receive hands responses to those who wait for them, until the connection is over.
+// receive passes responses to the commands that wait for them, until the connection ends.
 func (q *queue) receive() {
 	defer close(q.receiver)
 	buf := make([]byte, CompletionSize)
@@ -403,13 +404,13 @@ func (q *queue) closeWindows() {
 	}
 }
 
-// do does a command. When ctx ends before the controller has responded, the queue's
-// connection is over.
+// do executes a command. If ctx ends before the controller has responded, the queue's
+// connection is closed.
 func (q *queue) do(ctx context.Context, name string, c *Command, data []byte, write bool) (Completion, error) {
 	fail := func(err error) (Completion, error) {
 		if q.conn.Err() != nil && ctx.Err() == nil {
 			<-q.receiver
-			err = q.over() // whatever else it led to
+			err = q.over() // the cause, not an error that followed from it
 		}
 		return Completion{}, fmt.Errorf("nvme: %s on queue %d: %w", name, q.id, err)
 	}
@@ -467,8 +468,8 @@ func (q *queue) do(ctx context.Context, name string, c *Command, data []byte, wr
 	return r.Completion, nil
 }
 
-// response waits for the response to a slot's command. One that has come counts, though
-// the connection or ctx ended at the same time.
+// response waits for the response to a slot's command. A response that has arrived is
+// returned even if the connection or ctx ended at the same time.
 func (q *queue) response(ctx context.Context, s *slot) (response, error) {
 	select {
 	case r := <-s.done:
@@ -488,7 +489,7 @@ func (q *queue) response(ctx context.Context, s *slot) (response, error) {
 	return response{}, q.over()
 }
 
-// over says why there will be no responses any more. The receiver has ended.
+// over returns why there will be no more responses. The receiver has ended.
 func (q *queue) over() error {
 	if q.fault != nil {
 		return q.fault

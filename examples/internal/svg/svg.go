@@ -25,7 +25,7 @@ type Series struct {
 	Thin   bool
 }
 
-// Line is a level across a chart, with words to it.
+// Line is a level across a chart, with a label.
 type Line struct {
 	Y    float64
 	Text string
@@ -37,7 +37,7 @@ type Chart struct {
 	XLog                  bool // X values of 0 or less are drawn at the left edge, named XZero
 	XZero                 string
 	XMin, XMax            float64 // equal: from the data
-	YMin, YMax            float64 // equal: from 0 or the data's least to the data's most
+	YMin, YMax            float64 // equal: from 0 or the minimum of the data to its maximum
 	YLog                  bool    // values below YMin, which must be more than 0, are drawn at it
 	Series                []Series
 	Lines                 []Line
@@ -227,11 +227,11 @@ func (s *Series) draw(b *bytes.Buffer, col string, x, y *scale) {
 	}
 }
 
-// cell is the grid that a chart's room for the legend is looked for on, in pixels.
+// cell is the size of the grid, in pixels, that is used to find room for a chart's legend.
 const cell = 6
 
-// room counts what is drawn in each cell of a chart. After sum each has the counts of all
-// above it and to its left.
+// room counts the items drawn in each cell of a chart. After sum, each cell holds the sum of
+// all cells above and to the left.
 type room struct {
 	cols, rows int
 	n          []int
@@ -253,13 +253,13 @@ func (r *room) sum() {
 	}
 }
 
-// hits returns what is drawn in w x h cells.
+// hits returns the number of items drawn in w x h cells.
 func (r *room) hits(cx, cy, w, h int) int {
 	at := func(x, y int) int { return r.n[y*(r.cols+1)+x] }
 	return at(cx+w, cy+h) - at(cx, cy+h) - at(cx+w, cy) + at(cx, cy)
 }
 
-// occupied fills in what the chart draws: points weigh more than lines, and the words of
+// occupied counts what the chart draws: points weigh more than lines, and the labels of
 // levels most.
 func (c *Chart) occupied(x, y *scale) *room {
 	r := &room{cols: int(x.size) / cell, rows: int(-y.size) / cell}
@@ -282,7 +282,7 @@ func (c *Chart) occupied(x, y *scale) *room {
 	}
 	for _, l := range c.Lines {
 		py := y.at(l.Y)
-		words := left + x.size - 4 - 6.5*float64(len([]rune(l.Text))) // where they begin, to the right edge
+		words := left + x.size - 4 - 6.5*float64(len([]rune(l.Text))) // left edge of the label, which ends at the right edge
 		for px := float64(left); px < left+x.size; px += cell {
 			if r.add(px, py, 1); px > words-cell {
 				r.add(px, py, 1000)
@@ -294,8 +294,8 @@ func (c *Chart) occupied(x, y *scale) *room {
 	return r
 }
 
-// legend lists the named series, in one column or more, where the lines leave most room,
-// and the words of levels all of it.
+// legend draws the names of the series, in one column or more, where fewest lines are covered
+// and no label of a level is.
 func (c *Chart) legend(b *bytes.Buffer, x, y *scale) {
 	var named []int
 	longest := 0
@@ -316,7 +316,7 @@ func (c *Chart) legend(b *bytes.Buffer, x, y *scale) {
 		w, h := int(each*float64(cols))/cell+2, (rows*legendLine+10)/cell+2
 		for cx := r.cols - w; cx >= 0; cx-- {
 			for cy := 0; cy <= r.rows-h; cy++ {
-				fx, fy := max(cx-1, 0), max(cy-1, 0) // with some room around it
+				fx, fy := max(cx-1, 0), max(cy-1, 0) // with a margin around it
 				around := r.hits(fx, fy, min(cx+w+1, r.cols)-fx, min(cy+h+1, r.rows)-fy)
 				if n := 10*r.hits(cx, cy, w, h) + around; n < best {
 					bestX, bestY, bestCols, best = cx, cy, cols, n
@@ -376,7 +376,7 @@ func yTicks(y *scale) (out []float64) {
 	return out
 }
 
-// ticks returns some n round values from lo to hi.
+// ticks returns about n round values from lo to hi.
 func ticks(lo, hi float64, n int) []float64 {
 	raw := (hi - lo) / float64(max(n, 2))
 	step := math.Pow(10, math.Floor(math.Log10(raw)))

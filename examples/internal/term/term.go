@@ -1,5 +1,5 @@
-// Package term holds what the example programs do differently on a terminal:
-// colour, and a progress line on standard error.
+// Package term handles terminals for the example programs: colour, and a progress line on
+// standard error.
 package term
 
 import (
@@ -40,8 +40,7 @@ const (
 	Dim     = "\x1b[2m"
 )
 
-// Progress is a line that says how far a long piece of work is. A nil Progress
-// says nothing.
+// Progress is a line that shows the progress of long work. A nil Progress prints nothing.
 type Progress struct {
 	w           io.Writer
 	now         func() time.Time
@@ -49,8 +48,8 @@ type Progress struct {
 	shown       bool
 }
 
-// Nothing is said before a piece of work has lasted for a while, so that short
-// ones leave the terminal alone.
+// Nothing is printed in the first moments of a piece of work, so that short ones do not show
+// a progress line.
 const (
 	patience = 500 * time.Millisecond
 	interval = 200 * time.Millisecond
@@ -65,8 +64,8 @@ func NewProgress(w io.Writer, now func() time.Time) *Progress {
 	return &Progress{w: w, now: now, start: t, last: t.Add(patience - interval)}
 }
 
-// Update says that done of all units, or of an unknown number where all is 0,
-// are done, of something called name, with n items so far.
+// Update reports that done of all units (of an unknown number if all is 0) of something
+// called name are done, with n items so far.
 func (p *Progress) Update(name string, done, all int64, n int, items string) {
 	if p == nil {
 		return
@@ -84,7 +83,7 @@ func (p *Progress) Update(name string, done, all int64, n int, items string) {
 	}
 }
 
-// Clear takes the line away; a later Update shows it again.
+// Clear removes the line; a later Update shows it again.
 func (p *Progress) Clear() {
 	if p != nil && p.shown {
 		fmt.Fprint(p.w, "\r\x1b[K")

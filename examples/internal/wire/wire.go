@@ -20,7 +20,7 @@ import (
 	"github.com/roce-go/roce/qp/endpoint"
 )
 
-// Usage is what a program's usage says of the wire.
+// Usage describes the wire in a program's help text.
 const Usage = `WIRE is one of
   -segment LOCAL,REMOTE  Ethernet in UDP datagrams, as QEMU's -netdev dgram has it
   -udp ADDRESS           a plain UDP socket on port 4791 of this host (Linux)
@@ -31,7 +31,7 @@ const Usage = `WIRE is one of
 
 // Flags are the flags.
 type Flags struct {
-	// DefaultWindow is what -window is unless given. 0 means 32.
+	// DefaultWindow is the default of -window. 0 means 32.
 	DefaultWindow int
 
 	segment, udp, tap, packet string
@@ -59,13 +59,13 @@ func (f *Flags) Register(fs *flag.FlagSet) {
 	fs.IntVar(&f.window, "window", f.DefaultWindow, "most `packets` outstanding on a connection; a peer in software loses what its buffers do not hold")
 }
 
-// Window returns the most packets outstanding on a connection.
+// Window returns the maximum number of packets in flight on a connection.
 func (f *Flags) Window() int { return f.window }
 
 // UDP reports whether the wire is a UDP socket.
 func (f *Flags) UDP() bool { return f.udp != "" }
 
-// Open opens the endpoint that the flags ask for. closing ends it, and the capture.
+// Open opens the endpoint that the flags describe. closing closes it, and the capture.
 func (f *Flags) Open(cfg endpoint.Config) (ep *endpoint.Endpoint, closing func() error, err error) {
 	name, w, err := f.wire(&cfg)
 	if err != nil {
@@ -164,8 +164,8 @@ func (f *Flags) wire(cfg *endpoint.Config) (name string, w endpoint.Wire, err er
 	return name, endpoint.Packet(f.packet, addrs...), nil
 }
 
-// Lookup returns the address that a flag names, by itself or as a host's; an IPv4
-// one, where there is, unless v6 is wanted.
+// Lookup returns the address that a flag names, directly or as a host name; an IPv4 address
+// if there is one, unless v6 is set.
 func Lookup(flag, name string, v6 bool) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(name); err == nil {
 		return a, nil
@@ -184,7 +184,7 @@ func Lookup(flag, name string, v6 bool) (netip.Addr, error) {
 	return list[0].Unmap(), nil
 }
 
-// Faults lose, double and swap RoCE frames; others pass. Its Filter is one of
+// Faults drops, duplicates and reorders RoCE frames; other frames pass. Filter is for
 // endpoint.Config.
 type Faults struct {
 	received, sent way
@@ -193,14 +193,14 @@ type Faults struct {
 	rng *rand.Rand
 }
 
-// way is what is done to the frames of a direction.
+// way holds the faults of a direction.
 type way struct {
-	loss, duplicate, reorder float64 // of 1
-	held                     []byte  // comes after the next frame
+	loss, duplicate, reorder float64 // probabilities
+	held                     []byte  // sent or received after the next frame
 }
 
-// ParseFaults reads a list like "loss=5,sent-reorder=1", in percent. Without a direction
-// before its name a fault is one of both.
+// ParseFaults reads a list like "loss=5,sent-reorder=1", in percent. A fault without a
+// direction before its name applies to both.
 func ParseFaults(list string, seed uint64) (*Faults, error) {
 	f := &Faults{rng: rand.New(rand.NewPCG(seed, 0))}
 	for _, part := range strings.Split(list, ",") {
@@ -237,8 +237,8 @@ func ParseFaults(list string, seed uint64) (*Faults, error) {
 	return f, nil
 }
 
-// Filter returns what becomes of a frame. A frame that is held back comes after the
-// next one of its direction; where none comes it is lost.
+// Filter returns the frames that replace a frame. A frame that is held back follows the next
+// one of its direction; if there is none, it is lost.
 func (f *Faults) Filter(sent bool, b []byte) [][]byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()

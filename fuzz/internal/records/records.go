@@ -1,6 +1,5 @@
-// Package records packs several frames into the bytes of one fuzz input: for each
-// two bytes of length, big-endian, one byte that the target gives a meaning, and
-// the frame.
+// Package records packs several frames into the bytes of one fuzz input: for each frame two
+// bytes of length, big-endian, one byte whose meaning the target defines, and the frame.
 package records
 
 import (
@@ -20,8 +19,8 @@ func Append(dst []byte, mode byte, frame []byte) []byte {
 	return append(dst, frame...)
 }
 
-// Next takes the first frame off b. A length beyond the end takes the rest. It
-// reports false when not even a header is left.
+// Next returns the first frame of b and the rest. If the length is beyond the end, the frame
+// is what is left. It reports false when not even a header is left.
 func Next(b []byte) (mode byte, frame, rest []byte, ok bool) {
 	if len(b) < 3 {
 		return 0, nil, nil, false
@@ -30,8 +29,8 @@ func Next(b []byte) (mode byte, frame, rest []byte, ok bool) {
 	return b[2], b[3:end:end], b[end:], true
 }
 
-// Of returns a captured frame as a mutator.Record. One without a time is of
-// 1970, and one that is longer than the capture says it was is as long as it is.
+// Of returns a captured frame as a mutator.Record. A frame without a time gets a time in
+// 1970; a frame longer than its original length in the capture gets its captured length.
 func Of(rec *capture.Record) mutator.Record {
 	r := mutator.Record{Time: rec.Time, Link: rec.Link, Data: rec.Data, WireLen: max(rec.WireLen, len(rec.Data))}
 	if !rec.HasTime {
@@ -40,8 +39,8 @@ func Of(rec *capture.Record) mutator.Record {
 	return r
 }
 
-// ReadFile returns all frames of a capture. One that ends inside a record gives
-// what came before.
+// ReadFile returns all frames of a capture. If the file ends inside a record, the complete
+// records are returned.
 func ReadFile(name string) ([]mutator.Record, error) {
 	recs, err := capture.ReadFile(name)
 	if errors.Is(err, capture.ErrTruncated) {

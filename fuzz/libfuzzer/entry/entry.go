@@ -1,4 +1,4 @@
-// Package entry is libFuzzer's way into a fuzz target: C code that calls Go.
+// Package entry connects libFuzzer with a fuzz target: C code that calls Go.
 package entry
 
 // #include <stddef.h>

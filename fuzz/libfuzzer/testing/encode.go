@@ -6,10 +6,10 @@ import (
 	"reflect"
 )
 
-// encode packs the arguments of a fuzz target into the bytes of one libFuzzer
-// input: numbers little-endian, bool and byte as a byte, int as eight; []byte and
-// string with two bytes of length in front, except for the last of them, which
-// takes what is left. So the input of a target with one []byte is that slice.
+// encode packs the arguments of a fuzz target into the bytes of one libFuzzer input: numbers
+// little-endian, bool and byte as a byte, int as eight bytes; []byte and string with two
+// bytes of length before them, except the last of them, which is the rest. So the input of a
+// target with one []byte is that slice.
 func encode(args []any) []byte {
 	last := lastBytes(len(args), func(i int) reflect.Kind { return reflect.TypeOf(args[i]).Kind() })
 	var out, tail []byte
@@ -41,8 +41,8 @@ func encode(args []any) []byte {
 	return append(out, tail...)
 }
 
-// decode makes the arguments of a function of the given types from an input. What
-// is missing is zero.
+// decode decodes the arguments of a function of the given types from an input. Missing bytes
+// are zero.
 func decode(types []reflect.Type, in []byte) []reflect.Value {
 	last := lastBytes(len(types), func(i int) reflect.Kind { return types[i].Kind() })
 	take := func(n int) []byte {
@@ -85,7 +85,7 @@ func decode(types []reflect.Type, in []byte) []reflect.Value {
 }
 
 func setBytes(v reflect.Value, b []byte) {
-	b = append([]byte{}, b...) // the fuzzer's memory is not the target's
+	b = append([]byte{}, b...) // a copy: the target must not use the fuzzer's memory
 	v.Set(reflect.ValueOf(b).Convert(v.Type()))
 }
 

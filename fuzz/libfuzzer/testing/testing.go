@@ -1,7 +1,6 @@
-// Package testing stands in for the standard library's where fuzz targets are
-// built for libFuzzer: command libfuzzer replaces the import in test files. It has
-// what the tests of this module use. A failed test panics, which libFuzzer reports
-// with the input; benchmarks do nothing.
+// Package testing replaces the standard library's when fuzz targets are built for libFuzzer:
+// command libfuzzer replaces the import in test files. It has what the tests of this module
+// use. A failed test panics, which libFuzzer reports with the input; benchmarks do nothing.
 package testing
 
 import (
@@ -14,7 +13,7 @@ import (
 	"time"
 )
 
-// TB is what T, B and F share.
+// TB has the methods that T, B and F share.
 type TB interface {
 	Cleanup(func())
 	Context() context.Context
@@ -37,7 +36,7 @@ type TB interface {
 	TempDir() string
 }
 
-// skipped is what Skip panics with.
+// skipped is the value with which Skip panics.
 type skipped struct{}
 
 type common struct{ cleanups []func() }
@@ -99,7 +98,7 @@ type B struct {
 	N int
 }
 
-// What benchmarks call.
+// Methods that benchmarks call.
 func (b *B) Elapsed() time.Duration              { return 0 }
 func (b *B) Loop() bool                          { return false }
 func (b *B) ReportAllocs()                       {}
@@ -114,7 +113,7 @@ func (b *B) StopTimer()                          {}
 // M is given to TestMain.
 type M struct{}
 
-// Run ends TestMain: what it does before is wanted, what it does after is not.
+// Run ends TestMain: code before it is needed, code after it is not.
 func (m *M) Run() int { panic(m) }
 
 // Setup runs TestMain up to its call of Run.
@@ -136,7 +135,7 @@ type F struct {
 	fn    reflect.Value // what the target gave to Fuzz
 }
 
-// Add writes a seed where seeds are wanted.
+// Add writes a seed if seeds are requested.
 func (f *F) Add(args ...any) {
 	if f.dir == "" {
 		return
@@ -148,10 +147,10 @@ func (f *F) Add(args ...any) {
 	}
 }
 
-// Fuzz keeps the function that takes inputs.
+// Fuzz stores the function that receives inputs.
 func (f *F) Fuzz(fn any) { f.fn = reflect.ValueOf(fn) }
 
-// Target is a fuzz target that is set up, and then run for each input.
+// Target is a fuzz target that is set up once and then run for each input.
 type Target struct {
 	fn    reflect.Value
 	types []reflect.Type
@@ -191,7 +190,7 @@ func WriteSeeds(target func(*F), dir string) int {
 	return f.seeds
 }
 
-// Short reports that long tests are not wanted.
+// Short returns true: long tests are skipped.
 func Short() bool { return true }
 
 // Verbose reports false.
