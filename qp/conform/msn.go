@@ -70,6 +70,9 @@ func (x *exchange) ends(a, u uint64) (ends, unseen, least uint32, ok bool) {
 			// After its end, others may have begun.
 			last := max(v, min(u, max(d.end, d.start+1)-1))
 			unseen += uint32(last - v)
+			if v != d.start {
+				unseen++
+			}
 			whole = false
 			v = last
 			continue
