@@ -185,15 +185,6 @@ func (q *Heap[T]) Clear(drop func(at int64, order uint64, item T)) {
 	}
 }
 
-// Items ranges over the items, in no order, until yield returns false.
-func (q *Heap[T]) Items(yield func(item T) bool) {
-	for i := range q.h {
-		if !yield(q.h[i].item) {
-			return
-		}
-	}
-}
-
 func (q *Heap[T]) put(i int, e *entry[T]) {
 	q.h[i] = *e
 	if q.moved != nil {

@@ -131,7 +131,8 @@ func TestHeapAgainstSorting(t *testing.T) {
 			at, order, x := q.First()
 			require.Equal(t, item{at, order, 0}, *x)
 			places := make(map[int]bool)
-			for x := range q.Items {
+			for _, x := range all {
+				require.Less(t, x.place, len(all))
 				places[x.place] = true
 			}
 			require.Len(t, places, len(all))

@@ -68,8 +68,8 @@ func (e *event) before(f *event) bool {
 }
 
 // eventQueue is a wheel of time slots, and a heap of later events. A direction has one
-// event for all packets in flight and a host one for all timers, so that the queue's length
-// is about the number of busy links.
+// event for all packets in flight, and a host a few for all timers (see timers), so that
+// the queue's length does not depend on the number of packets or queue pairs.
 //
 // A slot is an unordered list until it becomes the current one; then its events are sorted,
 // in an array. The length of a slot is adapted to the number of events, so that a slot has
@@ -183,9 +183,6 @@ func (q *eventQueue) first() *event {
 	}
 	return &q.cur[len(q.cur)-1]
 }
-
-// pop removes the event that first returned.
-func (q *eventQueue) pop() { q.cur = q.cur[:len(q.cur)-1] }
 
 // fill makes the next slot with events the current one, and reports whether there is one.
 func (q *eventQueue) fill() bool {
