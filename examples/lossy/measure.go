@@ -19,7 +19,7 @@ const (
 )
 
 // If timeouts may matter, a measurement goes on until it has seen enough timeouts, or the
-// goodput is known to within a factor of near, or rare times the requested number of packets
+// relative error of the goodput is at most near, or rare times the requested number of packets
 // have arrived.
 const (
 	enough = 30

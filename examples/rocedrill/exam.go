@@ -26,7 +26,7 @@ type drill struct {
 	name  string
 	rules []string
 	about string // what is expected and why, for -explain
-	by    string // agent, cm, or a program that takes connections
+	by    string // agent, cm, or a program that accepts connections
 	needs []string
 	lines []statement
 	basis *regexp.Regexp // form of a statement: scripts with such a statement build on this script

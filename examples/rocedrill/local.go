@@ -378,7 +378,7 @@ var statusNames = map[qp.Status]string{qp.Success: "success", qp.LocalLengthErr:
 	qp.RemoteInvalidReqErr: "rem_inv_req_err", qp.RemoteAccessErr: "rem_access_err", qp.RemoteOpErr: "rem_op_err",
 	qp.RetryExcErr: "retry_exc_err", qp.RNRRetryExcErr: "rnr_retry_exc_err"}
 
-// programs that take connections, by RDMA-CM's port.
+// programs are the programs that accept connections, by RDMA-CM's port.
 var programs = map[uint16]string{7174: "rping", 7471: "rdma_server"}
 
 // program is a connection to one of the programs. Each has one receive of 16 bytes posted.

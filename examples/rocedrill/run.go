@@ -19,7 +19,7 @@ import (
 type device struct {
 	link       link
 	agent      agent                        // nil where there is none
-	cm         map[programAt]netip.AddrPort // programs that take connections
+	cm         map[programAt]netip.AddrPort // programs that accept connections
 	mac        frame.MAC
 	ip4, ip6   netip.Addr
 	our4, our6 netip.Addr

@@ -89,7 +89,7 @@ type peer struct {
 	reads    int // READs and ATOMICs that it can have outstanding as responder
 }
 
-// connect takes a pair from Init to RTS.
+// connect moves a pair from Init to RTS.
 func (p *pair) connect(to *peer, mtu int) error {
 	ah, err := p.address(to.gid)
 	if err != nil {

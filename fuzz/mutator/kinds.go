@@ -87,7 +87,7 @@ const (
 	PayloadTruncate
 	PayloadExtend
 	PayloadFlip
-	PayloadMTU // a path MTU, or a byte or word beside one
+	PayloadMTU // a path MTU, or a byte or word more or less than one
 	Cut        // the transport packet ends earlier, in its headers too
 
 	// Link, IP, UDP.
