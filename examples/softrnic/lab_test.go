@@ -86,6 +86,7 @@ func newLab(t *testing.T) *lab {
 	}
 	l.guest = guest.Boot(t, "", l.ports[1], l.ports[0], args...)
 	t.Cleanup(l.guest.Close)
+	l.results.guest = l.guest
 
 	l.wire = &faulty{peerPort: l.ports[1]}
 	ep, err := roce.Config{MAC: ourMAC, Filter: l.wire.filter, Port: func(c *softnic.Config) { c.Seed = nil }}.Open(
@@ -396,9 +397,10 @@ func (l *lab) completion(t testing.TB, cq *softnic.CQ) qp.Completion {
 
 // results counts what was tried.
 type results struct {
-	mu   sync.Mutex
-	rows map[string]*row
-	keys []string
+	guest *guest.Guest
+	mu    sync.Mutex
+	rows  map[string]*row
+	keys  []string
 }
 
 type row struct{ ok, bad [2]int }
@@ -411,6 +413,7 @@ const (
 
 // record notes how the test t of an operation ends.
 func (r *results) record(t *testing.T, op string, role int) {
+	r.guest.Alive(t)
 	t.Cleanup(func() {
 		if !t.Skipped() {
 			r.count(op, role, !t.Failed())

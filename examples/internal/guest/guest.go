@@ -25,7 +25,8 @@ type Guest struct {
 	in   io.WriteCloser
 	out  *bufio.Reader
 	mu   sync.Mutex
-	Info Answer // the agent's answer to info after the start
+	gone chan struct{} // closed when QEMU has ended
+	Info Answer        // the agent's answer to info after the start
 }
 
 // Answer is the agent's answer to a command: words, and those of each group after a bar.
@@ -62,7 +63,7 @@ func Boot(t testing.TB, image string, here, there int, args ...string) *Guest {
 	card, err := socket(here, there)
 	require.NoError(t, err)
 	defer card.Close()
-	g := &Guest{cmd: exec.Command(filepath.Join(dir, "run"), append(first, args...)...)}
+	g := &Guest{cmd: exec.Command(filepath.Join(dir, "run"), append(first, args...)...), gone: make(chan struct{})}
 	g.cmd.ExtraFiles = []*os.File{card}
 	g.in, err = g.cmd.StdinPipe()
 	require.NoError(t, err)
@@ -71,6 +72,10 @@ func Boot(t testing.TB, image string, here, there int, args ...string) *Guest {
 	g.cmd.Stderr = os.Stderr
 	g.out = bufio.NewReaderSize(out, 1<<20)
 	require.NoError(t, g.cmd.Start())
+	go func() {
+		g.cmd.Wait()
+		close(g.gone)
+	}()
 	kill := time.AfterFunc(4*time.Minute, func() { g.cmd.Process.Kill() })
 	g.Info, err = g.read()
 	kill.Stop()
@@ -110,8 +115,19 @@ func scripts(t testing.TB) string {
 func (g *Guest) Close() {
 	g.in.Close()
 	kill := time.AfterFunc(10*time.Second, func() { g.cmd.Process.Kill() })
-	g.cmd.Wait()
+	<-g.gone
 	kill.Stop()
+}
+
+// Alive ends a test if QEMU has ended: nothing that would follow can pass, and each step
+// would wait for its time limit.
+func (g *Guest) Alive(t testing.TB) {
+	t.Helper()
+	select {
+	case <-g.gone:
+		t.Fatalf("the guest's QEMU has ended: %v", g.cmd.ProcessState)
+	default:
+	}
 }
 
 // Signal sends the guest's machine a signal: SIGSTOP freezes it.
