@@ -166,8 +166,29 @@ func (e *engine) cmControl(now time.Time, c *C.struct_rv_cmd) C.int {
 	if err != nil {
 		e.log.Info("connection manager", "op", int(c.op), "err", err)
 	}
+	if pr != nil {
+		pr.setState(pr.q.State()) // Accept leaves it in RTS: the program may post at once
+	}
+	e.flush(now)
 	e.events(now)
 	return errno(err)
+}
+
+// leave ends all connections, and sends what tells the peers so.
+func (e *engine) leave(now time.Time) {
+	for _, x := range e.cms.calls {
+		if !x.sidr {
+			_ = e.port.Disconnect(now, x.c, nil)
+		}
+	}
+	e.flush(now)
+}
+
+// flush sends what the port has to send: the program may end when it hears that its
+// command was carried out.
+func (e *engine) flush(now time.Time) {
+	for n := 0; n < 64 && !e.port.Idle() && e.send(now); n++ {
+	}
 }
 
 // kinds translates the events of calls.

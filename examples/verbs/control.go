@@ -57,6 +57,8 @@ func (e *engine) command(now time.Time) bool {
 func (e *engine) control(now time.Time, c *C.struct_rv_cmd) C.int {
 	e.posts(now) // work requests posted before the command
 	switch c.op {
+	case C.RV_LEAVE:
+		e.leave(now)
 	case C.RV_CLOSE:
 		for _, p := range e.qps {
 			if p.c.async == C.int(c.addr) {
@@ -69,6 +71,7 @@ func (e *engine) control(now time.Time, c *C.struct_rv_cmd) C.int {
 			}
 		}
 		if c.mask != 0 {
+			e.leave(now)
 			e.close()
 		}
 		return 0

@@ -188,6 +188,18 @@ int rv_command(struct rv_cmd *c)
 	return s == 9 ? ENODEV : c->err;
 }
 
+/* When the program ends, the peers of its connections are told, as a kernel tells them.
+ * Not where another command is being carried out: exit may have been called by a signal
+ * handler in the middle of it. */
+__attribute__((destructor)) static void leave(void)
+{
+	struct rv_cmd c = {.op = RV_LEAVE};
+	if (!rv_sh || pthread_mutex_trylock(&order))
+		return;
+	pthread_mutex_unlock(&order);
+	rv_command(&c);
+}
+
 /* After a fork the child has the parent's objects, but no engine: they are dead to it.
  * It may open the device itself. */
 static void before_fork(void)

@@ -173,6 +173,7 @@ enum rv_op {
 	RV_CM_DESTROY,
 	RV_CM_SIDR,
 	RV_CM_MIGRATE,
+	RV_LEAVE,
 };
 
 /* A command. The engine answers with an errno, 0 for none. */

@@ -401,6 +401,55 @@ static void external(void)
 	expect(ch, RDMA_CM_EVENT_DISCONNECTED);
 }
 
+/* A server that sends as soon as it has accepted, and then ends without disconnecting: its
+ * peer has the message, and is told that the connection has ended, as by a kernel. */
+static void ended(void)
+{
+	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(7472)};
+	struct ibv_qp_init_attr i = {.qp_type = IBV_QPT_RC, .sq_sig_all = 1, .cap = {2, 2, 1, 1, 8}};
+	struct rdma_conn_param p = {.retry_count = 3, .rnr_retry_count = 7};
+	struct rdma_cm_id *l, *c;
+	struct ibv_wc wc;
+	int up[2], n;
+	CHECK(1 == inet_pton(AF_INET, "127.0.0.9", &at.sin_addr) && !pipe(up));
+	if (!fork()) {
+		setenv("ROCE_ADDR", "127.0.0.9", 1);
+		struct rdma_event_channel *ch = rdma_create_event_channel();
+		CHECK(!rdma_create_id(ch, &l, NULL, RDMA_PS_TCP) && !rdma_bind_addr(l, (void *)&at) && !rdma_listen(l, 1));
+		CHECK(write(up[1], "", 1) == 1);
+		c = expect(ch, RDMA_CM_EVENT_CONNECT_REQUEST);
+		CHECK(!rdma_create_qp(c, NULL, &i));
+		struct ibv_sge g = {(uintptr_t) "hello", 6};
+		struct ibv_send_wr w = {.sg_list = &g, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_INLINE}, *bad;
+		CHECK(!rdma_accept(c, &p) && !ibv_post_send(c->qp, &w, &bad));
+		while (!(n = ibv_poll_cq(c->qp->send_cq, 1, &wc)))
+			;
+		CHECK(n == 1 && wc.status == IBV_WC_SUCCESS);
+		exit(0);
+	}
+	CHECK(read(up[0], &n, 1) == 1);
+	struct rdma_event_channel *ch = rdma_create_event_channel();
+	CHECK(!rdma_create_id(ch, &c, NULL, RDMA_PS_TCP) && !rdma_resolve_addr(c, NULL, (void *)&at, 1000));
+	expect(ch, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(!rdma_resolve_route(c, 1000));
+	expect(ch, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	CHECK(!rdma_create_qp(c, NULL, &i));
+	char got[8] = "";
+	struct ibv_mr *m = ibv_reg_mr(c->pd, got, sizeof got, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(m);
+	struct ibv_sge g = {(uintptr_t)got, sizeof got, m->lkey};
+	struct ibv_recv_wr r = {.sg_list = &g, .num_sge = 1}, *bad;
+	CHECK(!ibv_post_recv(c->qp, &r, &bad) && !rdma_connect(c, &p));
+	expect(ch, RDMA_CM_EVENT_ESTABLISHED);
+	while (!(n = ibv_poll_cq(c->qp->recv_cq, 1, &wc)))
+		;
+	CHECK(n == 1 && wc.status == IBV_WC_SUCCESS && !strcmp(got, "hello"));
+	struct pollfd f = {.fd = ch->fd, .events = POLLIN};
+	CHECK(poll(&f, 1, 10000) == 1);
+	expect(ch, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(wait(&n) > 0 && n == 0);
+}
+
 /* Rates, as the library converts them. No misuse. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 static void rates(void)
@@ -470,7 +519,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*f)(void);
 	} cases[] = {{"unmapped", unmapped}, {"handler", handler}, {"destroyed", destroyed}, {"deregistered", deregistered}, {"overrun", overrun}, {"forks", forks},
-		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"loaded", loaded}, {"rates", rates}, {"external", external}, {"cost", cost}};
+		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"loaded", loaded}, {"rates", rates}, {"external", external}, {"ended", ended}, {"cost", cost}};
 	alarm(55);
 	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
 		if (argc == 2 && !strcmp(argv[1], cases[i].name)) {
