@@ -96,6 +96,7 @@ func (e *engine) cmControl(now time.Time, c *C.struct_rv_cmd) C.int {
 	case C.RV_CM_LISTEN:
 		if err = e.port.Listen(service(p), int(max(p.backlog, 0))); err == nil {
 			s.listeners[service(p)], s.events[id] = id, p.events
+			e.log.Info("listen", "service", service(p))
 		} else if is(err, cm.ErrInUse) {
 			return C.EADDRINUSE
 		}
