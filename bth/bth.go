@@ -34,7 +34,7 @@ var (
 	// ErrVersion means that TVer is not 0, the only version with a layout.
 	ErrVersion = errors.New("bth: transport header version is not 0")
 	// ErrRange means that a field does not fit its width on the wire.
-	ErrRange = errors.New("bth: field exceeds its width")
+	ErrRange = errors.New("bth: field out of range")
 )
 
 // Size is the length of a BTH in bytes.
@@ -145,13 +145,8 @@ func (h *Header) Validate() error {
 	return nil
 }
 
-// tooWide is an ErrRange that names the field. Each is allocated once.
-type tooWide string
-
-func (e *tooWide) Error() string { return "bth: " + string(*e) }
-func (e *tooWide) Unwrap() error { return ErrRange }
-
-func wide(s string) error { return (*tooWide)(&s) }
+// wide returns an ErrRange that says of what. Each is allocated once.
+func wide(s string) error { return fmt.Errorf("%w: %s", ErrRange, s) }
 
 var (
 	errPadCnt = wide("PadCnt exceeds 2 bits (0 to 3)")

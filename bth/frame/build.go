@@ -2,6 +2,7 @@ package frame
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/crc"
@@ -201,13 +202,8 @@ func (f *Frame) Validate() error {
 	return f.Packet.Validate()
 }
 
-// tooWide is an ErrRange that says of what. Each is allocated once.
-type tooWide string
-
-func (e *tooWide) Error() string { return "frame: " + string(*e) }
-func (e *tooWide) Unwrap() error { return ErrRange }
-
-func wide(s string) error { return (*tooWide)(&s) }
+// wide returns an ErrRange that says of what. Each is allocated once.
+func wide(s string) error { return fmt.Errorf("%w: %s", ErrRange, s) }
 
 var (
 	errIPv4      = wide("Net is IPv4, and Src or Dst is not an IPv4 address")

@@ -31,7 +31,7 @@ var (
 	// ErrLink means a link type that this package cannot read.
 	ErrLink = errors.New("frame: unknown link type")
 	// ErrRange means that a field or a length does not fit its width on the wire.
-	ErrRange = errors.New("frame: field exceeds its width")
+	ErrRange = errors.New("frame: field out of range")
 )
 
 // Port is the UDP destination port of RoCE v2.

@@ -19,10 +19,9 @@ import (
 // received as one (UDP segmentation and receive offload).
 const (
 	batchSize  = 60      // packets sent by one call, or
-	batchBytes = 60_000  // that many bytes: more leave the cache before they are sent
+	batchBytes = 60_000  // that many bytes: more leave the cache before they are sent, and one more packet makes no datagram too long
 	recvBatch  = 15      // datagrams received by one call
 	datagramSz = 1 << 16 // received, of many packets
-	maxJoined  = 65000   // bytes of the packets of one datagram sent
 	headRoom   = 40 + 8  // before what is received, for the headers that it had
 )
 

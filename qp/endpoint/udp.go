@@ -280,7 +280,7 @@ func (u *udp) put(n int, f *frame.Frame) []byte {
 	size := f.Size() - skip
 	joins := n != 0 && u.splits(f.Dst) && u.joined.takes(f.Dst, size)
 	if !joins {
-		u.joined = joined{to: f.Dst, size: size, bytes: size, n: 1}
+		u.joined = joined{to: f.Dst, size: size, n: 1}
 	}
 	if f.Net == frame.IPv4 {
 		f.ID = uint16(u.joined.n - 1) // as the kernel numbers them
@@ -294,17 +294,17 @@ func (u *udp) put(n int, f *frame.Frame) []byte {
 // joined describes packets that are sent as one datagram, which the kernel splits: all have
 // one size, except the last, which may be shorter.
 type joined struct {
-	to             netip.Addr
-	size, bytes, n int
-	over           bool
+	to      netip.Addr
+	size, n int
+	over    bool
 }
 
 // takes reports whether a packet of n bytes may be the next.
 func (j *joined) takes(to netip.Addr, n int) bool {
-	if j.over || to != j.to || n > j.size || j.bytes+n > maxJoined {
+	if j.over || to != j.to || n > j.size {
 		return false
 	}
-	j.n, j.bytes, j.over = j.n+1, j.bytes+n, n < j.size
+	j.n, j.over = j.n+1, n < j.size
 	return true
 }
 

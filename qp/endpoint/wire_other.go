@@ -34,7 +34,6 @@ func socketDrops(syscall.Conn) uint64 { return 0 }
 const (
 	batchSize  = 1
 	batchBytes = 1
-	maxJoined  = 0
 )
 
 // batch is not there: udpOptions refuses a UDP wire before one is made.

@@ -147,7 +147,7 @@ func (e *engine) idle() bool {
 		return false
 	}
 	for _, h := range e.n.hosts {
-		if h.e == e && h.Port.Due() != 0 {
+		if h.e == e && h.linked() && h.Port.Due() != 0 {
 			return false
 		}
 	}
