@@ -45,7 +45,7 @@ func (w *Watcher) judgeCall(c *call, side int, b []byte) {
 		w.repeats(c, 2, b)
 	case cm.AttrMRA:
 	case cm.AttrREJ:
-		if int(m.REJ.MessageRejected) == side && m.REJ.MessageRejected <= cm.RejectedREP {
+		if int(m.REJ.MessageRejected) == side { // its own REQ or REP
 			w.report(s, CMRejected, 0, uint64(m.REJ.MessageRejected), 0)
 		}
 		if c.dreqs != [2]uint64{} {
