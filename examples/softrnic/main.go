@@ -175,7 +175,19 @@ func (o *options) check() error {
 			return fmt.Errorf("%s %d: want %d to %d", v.flag, v.is, v.least, v.max)
 		}
 	}
+	tools := 0
+	for _, t := range []string{o.pingpong, o.perftest, o.cm, o.qperf} {
+		if t != "" {
+			tools++
+		}
+	}
 	switch {
+	case tools > 1:
+		return errors.New("-pingpong, -perftest, -cm and -qperf: want one of them")
+	case tools == 1 && o.peer+o.op != "":
+		return errors.New("-peer and -op: are not for -pingpong, -perftest, -cm and -qperf")
+	case tools == 0 && o.peer == "":
+		return errors.New("name a tool to be, or the peer with -peer; see -h")
 	case o.wire.UDP() && (o.path.vlan >= 0 || o.path.dscp != 0):
 		return errors.New("-vlan and -dscp: a UDP socket (-udp) has neither; -packet has")
 	case o.qps != 1 && o.perftest == "":
@@ -190,6 +202,11 @@ func (o *options) check() error {
 		return errors.New("-R: want -perftest send, write, read or atomic, of rc")
 	case o.wait <= 0 || o.path.patience <= 0:
 		return errors.New("-wait and -patience: want more than 0")
+	}
+	if o.peer != "" && o.peer != "-" {
+		if _, err := parsePeer(o.peer); err != nil {
+			return err
+		}
 	}
 	switch o.mtu {
 	case 256, 512, 1024, 2048, 4096:

@@ -45,6 +45,9 @@ func TestUsage(t *testing.T) {
 	out, code := program("-h")
 	require.Zero(t, code)
 	require.Contains(t, out, "usage: softrnic")
+	out, code = program("-segment", "127.0.0.1:0,127.0.0.1:1")
+	require.Equal(t, 2, code)
+	require.Contains(t, out, "name a tool to be, or the peer")
 	for _, bad := range []string{"", "-nonsense", "-segment x,y", "-segment 127.0.0.1:0,127.0.0.1:1 -tap x", "-segment 127.0.0.1:0,127.0.0.1:1 -ip x",
 		"-segment 127.0.0.1:0,127.0.0.1:1 -gid 7", "-segment 127.0.0.1:0,127.0.0.1:1 -mac x", "-packet nosuchinterface", "-segment 127.0.0.1:0,127.0.0.1:1 here",
 		"-udp 0.0.0.0", "-tap namesofmorethan15characters", "-segment 127.0.0.1:0,127.0.0.1:1 -n -5", "-segment 127.0.0.1:0,127.0.0.1:1 -size -1",
@@ -53,8 +56,13 @@ func TestUsage(t *testing.T) {
 		"-segment 127.0.0.1:0,127.0.0.1:1 -q 2 -pingpong rc", "-segment 127.0.0.1:0,127.0.0.1:1 -perftest write_lat -size -2", "-udp 127.0.0.1 -dscp 5",
 		"-segment 127.0.0.1:0,127.0.0.1:1 -timeout 32", "-segment 127.0.0.1:0,127.0.0.1:1 -vlan 65536", "-segment 127.0.0.1:0,127.0.0.1:1 -patience 0s",
 		"-udp name.that.is.none.invalid", "-segment 127.0.0.1:0,127.0.0.1:1 -cm rcopy", "-segment 127.0.0.1:0,127.0.0.1:1 -qperf rc_bw -for 1500ms", "-segment 127.0.0.1:0,127.0.0.1:1 -R -perftest send -c ud", "-segment 127.0.0.1:0,127.0.0.1:1 -file x",
-		"-udp 127.0.0.1 -faults loss=1"} {
-		out, code := program(strings.Fields(bad)...)
+		"-udp 127.0.0.1 -faults loss=1", "-segment 127.0.0.1:0,127.0.0.1:1 -pingpong rc -perftest write", "-segment 127.0.0.1:0,127.0.0.1:1 -perftest write -op send",
+		"-segment 127.0.0.1:0,127.0.0.1:1 -peer 11:x:192.0.2.2"} {
+		args := strings.Fields(bad)
+		if !strings.Contains(bad, " rc") && !strings.Contains(bad, "-perftest") && !strings.Contains(bad, "-cm") && !strings.Contains(bad, "-peer") {
+			args = append(args, "-peer", "-")
+		}
+		out, code := program(args...)
 		require.Equal(t, 2, code, bad)
 		require.NotEmpty(t, out)
 		if flag := strings.Fields(bad + " x"); len(flag) > 2 {

@@ -79,9 +79,6 @@ func (e *endpoint) serve(o *options, stdin io.Reader, stdout io.Writer) error {
 		}
 		o.peer = strings.TrimPrefix(strings.TrimSpace(line), "local ")
 	}
-	if o.peer == "" {
-		return errors.New("name the peer with -peer; see -h")
-	}
 	to, err := parsePeer(o.peer)
 	if err != nil {
 		return err

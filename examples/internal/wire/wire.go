@@ -207,7 +207,7 @@ func ParseFaults(list string, seed uint64) (*Faults, error) {
 		name, v, _ := strings.Cut(part, "=")
 		p, err := strconv.ParseFloat(v, 64)
 		if err != nil || !(p >= 0 && p <= 100) {
-			return nil, fmt.Errorf("-faults %q: want NAME=PERCENT", part)
+			return nil, fmt.Errorf("-faults %q: want NAME=PERCENT, 0 to 100", part)
 		}
 		ways := []*way{&f.received, &f.sent}
 		kind := name
