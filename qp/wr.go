@@ -33,7 +33,7 @@ type Op uint8
 const (
 	OpSend Op = iota
 	OpSendImm
-	OpSendInv
+	OpSendInv // invalidates the key RKey of the peer: fence it behind a READ of that window (rule RQ-08)
 	OpWrite
 	OpWriteImm
 	OpRead
