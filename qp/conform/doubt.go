@@ -54,7 +54,7 @@ func (w *Watcher) doubtful(accused *stream, x *exchange, c Check, want, got, ear
 		d.lone = d.lone && lone
 		if d.told {
 			w.report(accused, c, want, got, earlier)
-		} else if d.n >= often && d.n > 4*x.signs.against(c) {
+		} else if d.n >= often && d.n > 4*x.signs.against(c, accused) {
 			d.told = true
 			w.tell(d)
 		}
@@ -99,15 +99,16 @@ func (s *stream) insists(c Check) bool {
 	return false
 }
 
-// against returns how many signs there are of what would explain check c.
-func (g *signs) against(c Check) int {
+// against returns how many signs there are of what would explain that s fails check c.
+func (g *signs) against(c Check, s *stream) int {
 	switch c {
 	case NakRepeated, NakAfterFatal:
 		return g.lost + g.copies
 	case NakThenAcked, ReadUnanswered, RNRTooEarly:
 		return g.lost + g.gaps + g.copies + g.late
 	case ResponseLate:
-		return g.lost + g.late
+		// Of a response that was captured twice, the first may be one that is missing.
+		return g.lost + g.late + g.copies + int(s.Duplicates)
 	}
 	return g.lost
 }
@@ -127,7 +128,7 @@ func (w *Watcher) settle(x *exchange) {
 		d := &x.doubts[i]
 		switch {
 		case d.told:
-		case x.signs.against(d.check) == 0 && !d.lone:
+		case x.signs.against(d.check, d.accused) == 0 && !d.lone:
 			w.tell(d)
 		default:
 			w.leave(d.check, ReasonLoss, uint64(d.n))

@@ -121,6 +121,7 @@ const (
 	isPartial // may be the rest of a READ that was not seen
 	hasOrig
 	isPassed // a later request was acknowledged while its responses were missing
+	isLate   // responded to after a later request was: counted once
 	isEarly  // responded to while an earlier response was missing: a requester drops that
 )
 

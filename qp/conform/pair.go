@@ -14,7 +14,7 @@ func (w *Watcher) pair(s *stream) *stream {
 		p := w.streams[s.peer]
 		x := p.req
 		if s.pairedBy == pairCM || x == nil || !x.started || s.pairedBy == pairPort && portsTell(s, p) {
-			s.hits++
+			w.hit(s)
 			return p
 		}
 		if s.hits < sureHits {
@@ -40,7 +40,7 @@ func (w *Watcher) pair(s *stream) *stream {
 					return t
 				}
 			}
-			s.hits++
+			w.hit(s)
 			return p
 		}
 		if s.hits > 2 || s.firm && w.only(s) {
@@ -63,6 +63,14 @@ func (w *Watcher) pair(s *stream) *stream {
 
 // sureHits is how many responses have to fit a guessed pair before it counts as right.
 const sureHits = 8
+
+// hit counts that the current packet fits the pair of s. The middle of a READ fits the
+// middle of any other.
+func (w *Watcher) hit(s *stream) {
+	if w.f.Packet.Opcode.Operation() != bth.ReadResponseMiddle {
+		s.hits++
+	}
+}
 
 // portsTell reports whether the UDP source port of both flows is the one that follows from
 // the QP numbers of a pair: many cards derive it from these.
@@ -104,7 +112,7 @@ func (w *Watcher) lively(yield func(*stream) bool) {
 // guessed and is not yet certain, where the response may belong to another flow.
 func (w *Watcher) mispaired(s *stream) bool {
 	if s.pairedBy != pairGuessed || s.hits >= sureHits || s.peer < 0 ||
-		!(w.early(s) && !(s.firm && w.only(s))) && !w.rivals(s) {
+		s.firm && !(w.early(s) && !w.only(s)) && !w.rivals(s) {
 		return false
 	}
 	p := w.streams[s.peer]

@@ -49,11 +49,14 @@ func (w *Watcher) readResponse(s *stream, x *exchange, payload int, hasAETH bool
 	again := u < d.high
 	switch {
 	case d.vague() || x.answered < d.end || again || w.beside: // what is seen at another place alone is not late for that
-	case d.asks < 2 && !d.is(isPassed|isAgain):
-		w.doubt(s, x, ResponseLate, uint64(psn.Wrap(x.answered)), uint64(d.op), d.frame)
-		x.signs.late++
-	case !d.is(isAgain) && w.quick(d.lastT):
-		w.doubt(s, x, ResponseLate, uint64(psn.Wrap(x.answered)), uint64(d.op), d.frame)
+	case d.asks < 2 && !d.is(isPassed|isAgain), !d.is(isAgain) && w.quick(d.lastT):
+		if !d.is(isLate) {
+			w.doubt(s, x, ResponseLate, uint64(psn.Wrap(x.answered)), uint64(d.op), d.frame)
+		}
+		d.flags |= isLate
+		if d.asks < 2 && !d.is(isPassed) {
+			x.signs.late++
+		}
 	}
 	if atomic {
 		w.atomicAck(s, x, d, again)
@@ -184,7 +187,10 @@ func (w *Watcher) readData(s *stream, x *exchange, d *read, u uint64, payload in
 		// The response to a request for the rest begins with First or Only.
 		resumed := u != d.start && (op.First() || op.Operation() == bth.ReadResponseOnly) && !w.calm(x)
 		w.readShape(s, d, u, payload, op, sure && !resumed)
-	} else if d.vague() && d.is(isKnown) && payload > int(d.len) {
+		if s.peer < 0 {
+			return // it was a response to another
+		}
+	} else if d.vague() && d.is(isKnown) && payload > int(d.len) && !w.mispaired(s) {
 		w.report(s, ReadSize, uint64(d.len), uint64(payload), 0)
 	}
 	w.respond(s, x, d, u)
@@ -213,18 +219,21 @@ func (w *Watcher) readShape(s *stream, d *read, u uint64, payload int, op bth.Op
 	switch got := op.Operation(); {
 	case got == part:
 	case got == whole:
-		if u == d.from {
+		if u == d.from && !w.mispaired(s) {
 			w.report(s, ReadResumedMiddle, 0, uint64(op), 0)
 		}
 	case got == position(u, d.was, d.end): // to the request before the last
 	case sure && (!d.is(isPartial) || ends(got) != ends(part)):
+		if w.mispaired(s) {
+			return
+		}
 		w.report(s, ReadOpcode, uint64(op.Service().Opcode(part)), uint64(op), 0)
 		return
 	default:
 		return
 	}
 	if !d.is(isKnown) || d.op.Operation() != bth.ReadRequest {
-		if d.is(isKnown) && payload != 0 {
+		if d.is(isKnown) && payload != 0 && !w.mispaired(s) {
 			w.report(s, ReadSize, 0, uint64(payload), 0)
 		}
 		return
@@ -236,7 +245,7 @@ func (w *Watcher) readShape(s *stream, d *read, u uint64, payload int, op bth.Op
 	if u == d.end-1 {
 		want = int(d.len) - int(u-d.start)*s.mtu
 	}
-	if want != payload && (d.to == d.end || u != d.to-1) && sure {
+	if want != payload && (d.to == d.end || u != d.to-1) && sure && !w.mispaired(s) {
 		w.report(s, ReadSize, uint64(want), uint64(payload), 0)
 	}
 }

@@ -253,6 +253,9 @@ func (w *Watcher) follows(s *stream, x *exchange, prev, e *entry, payload int) {
 func (w *Watcher) enterRead(s *stream, x *exchange, u uint64) uint64 {
 	p := &w.f.Packet
 	partial := x.log.at(u-1) == nil && x.read(u-1) == nil && !(x.certain && u == x.first)
+	if q := x.read(u - 1); q != nil && q.is(isGuessed) && p.Opcode.Operation() == bth.ReadRequest {
+		partial = !w.full || q.is(isKnown) && w.resumes(q, u)
+	}
 	d := x.addRead()
 	*d = read{start: u, end: u + 1, from: u, to: u + 1, was: u, pos: u, high: u, whole: u, t: w.now, lastT: w.now, took: -1,
 		op: p.Opcode, asks: 1, frame: w.frames, va: p.RETH.VA, rkey: p.RETH.RKey, len: p.RETH.DMALen}
