@@ -18,7 +18,31 @@ func (d *Finder) decodePlain(link Link, b []byte, wireLen int, f *Frame) error {
 		n := int(binary.BigEndian.Uint16(h[18:]))
 		end := ethernetSize + ipv6Size + n
 		if d.plain6(h, uint32(n)) && n >= udpSize+bth.MinSize && end <= len(b) {
-			return f.decode6(h, b, end)
+			if f.MRC == nil {
+				if err := f.Packet.Decode(b[plainSize6:end:end]); err != nil {
+					return err
+				}
+			} else if err := f.decodeEither(b[plainSize6:end:end], end-plainSize6, IPv6, false); err != nil {
+				return err
+			}
+			f.plainLink((*[ethernetSize]byte)(h[:]), IPv6, end-plainSize6)
+			v := binary.BigEndian.Uint32(h[14:])
+			f.TrafficClass = uint8(v >> 20)
+			f.HopLimit = h[21]
+			f.FlowLabel = v & 0xfffff
+			f.ID, f.DF, f.ReservedFlag = 0, false, false
+			f.SrcPort = binary.BigEndian.Uint16(h[54:])
+			f.DstPort = binary.BigEndian.Uint16(h[56:])
+			f.UDPChecksum = binary.BigEndian.Uint16(h[60:])
+			src, dst := netip.AddrFrom16([16]byte(h[22:38])), netip.AddrFrom16([16]byte(h[38:54]))
+			netPacket, transport := b[ethernetSize:end:end], b[plainSize6:end:end]
+			f.Src = src
+			f.Dst = dst
+			f.Options = nil
+			f.NetPacket = netPacket
+			f.Trailer = behind(b, end)
+			f.Transport = transport
+			return nil
 		}
 	}
 	total := int(binary.BigEndian.Uint16(h[16:]))
@@ -104,34 +128,4 @@ func (d *Finder) plain6(h *[plainSize6]byte, n uint32) bool {
 	return binary.BigEndian.Uint32(h[12:])>>12 == EtherTypeIPv6<<4|6 &&
 		h[20] == protocolUDP &&
 		binary.BigEndian.Uint32(h[56:]) == uint32(d.port())<<16+n
-}
-
-// decode6 decodes a frame with plain headers h that ends at end, as headers of IPv4
-// are in Decode.
-func (f *Frame) decode6(h *[plainSize6]byte, b []byte, end int) error {
-	if f.MRC == nil {
-		if err := f.Packet.Decode(b[plainSize6:end:end]); err != nil {
-			return err
-		}
-	} else if err := f.decodeEither(b[plainSize6:end:end], end-plainSize6, IPv6, false); err != nil {
-		return err
-	}
-	f.plainLink((*[ethernetSize]byte)(h[:]), IPv6, end-plainSize6)
-	v := binary.BigEndian.Uint32(h[14:])
-	f.TrafficClass = uint8(v >> 20)
-	f.HopLimit = h[21]
-	f.FlowLabel = v & 0xfffff
-	f.ID, f.DF, f.ReservedFlag = 0, false, false
-	f.SrcPort = binary.BigEndian.Uint16(h[54:])
-	f.DstPort = binary.BigEndian.Uint16(h[56:])
-	f.UDPChecksum = binary.BigEndian.Uint16(h[60:])
-	src, dst := netip.AddrFrom16([16]byte(h[22:38])), netip.AddrFrom16([16]byte(h[38:54]))
-	netPacket, transport := b[ethernetSize:end:end], b[plainSize6:end:end]
-	f.Src = src
-	f.Dst = dst
-	f.Options = nil
-	f.NetPacket = netPacket
-	f.Trailer = behind(b, end)
-	f.Transport = transport
-	return nil
 }
