@@ -52,6 +52,7 @@
 // PCLMULQDQ with SSE4.1; on arm64 for the CRC32 instructions, with and without
 // PMULL. The choice is made once, at start-up; the README says which processor gets
 // which. Elsewhere, and with the build tag purego, eight bytes a step are looked up
-// in 8 KiB of tables. Nothing in this package allocates, and no slice given to it
+// in 8 KiB of tables, or, of long packets on processors of 64 bits, moved to the words
+// behind them by shifts. Nothing in this package allocates, and no slice given to it
 // escapes.
 package crc

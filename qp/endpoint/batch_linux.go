@@ -22,7 +22,7 @@ const (
 	batchBytes = 60_000  // that many bytes: more leave the cache before they are sent, and one more packet makes no datagram too long
 	recvBatch  = 15      // datagrams received by one call
 	datagramSz = 1 << 16 // received, of many packets
-	headRoom   = 40 + 8  // before what is received, for the headers that it had
+	headRoom   = 40 + 8  // before what is received, for the headers or the tag that it had
 )
 
 // The options for it.
@@ -44,15 +44,18 @@ type mmsghdr struct {
 	n   uint32
 }
 
-// control is room for one control message with a number.
+// control is room for one control message: a number, of which UDP_SEGMENT has 16 bits, or
+// struct tpacket_auxdata.
 type control struct {
-	hdr syscall.Cmsghdr
-	n   int32 // UDP_SEGMENT has 16 bits of it
-	_   int32
+	hdr  syscall.Cmsghdr
+	data [6]uint32
 }
 
 // part is a packet of a datagram.
-type part struct{ from, at, n int } // the datagram's place, the packet's in it, and its length
+type part struct {
+	from, at, n int // the datagram's place, the packet's in it, and its length
+	header      int // length of the headers before the first of many packets of a frame
+}
 
 // batch receives or sends datagrams on a socket.
 type batch struct {
@@ -69,27 +72,18 @@ type batch struct {
 	first int // of those to be sent
 	n     int
 	errno syscall.Errno
+	apart func(i int) // lists the packets of a received datagram in got
 	call  func(fd uintptr) bool
 	once  func(fd uintptr) bool // call without a wait
 }
 
-func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	b := &batch{raw: raw, v4: local.Is4()}
-	if z := local.Zone(); z != "" {
-		if i, err := net.InterfaceByName(z); err == nil {
-			b.scope = uint32(i.Index)
-		}
-	}
+func newBatch(raw syscall.RawConn, sends bool) *batch {
+	b := &batch{raw: raw, split: true}
 	for i := range b.msgs {
 		if !sends && i < recvBatch {
 			b.bufs[i] = make([]byte, headRoom+datagramSz)
 		}
 		h := &b.msgs[i].hdr
-		h.Name = (*byte)(unsafe.Pointer(&b.names[i]))
 		h.Iov, h.Iovlen = &b.iovs[i], 1
 	}
 	b.call = b.receive
@@ -97,6 +91,25 @@ func newBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
 		b.call = b.transmit
 	}
 	b.once = func(fd uintptr) bool { b.call(fd); return true }
+	return b
+}
+
+// newUDPBatch returns a batch of a UDP socket.
+func newUDPBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	b := newBatch(raw, sends)
+	b.v4, b.apart = local.Is4(), b.takeApart
+	if z := local.Zone(); z != "" {
+		if i, err := net.InterfaceByName(z); err == nil {
+			b.scope = uint32(i.Index)
+		}
+	}
+	for i := range b.msgs {
+		b.msgs[i].hdr.Name = (*byte)(unsafe.Pointer(&b.names[i]))
+	}
 	// A kernel may have neither.
 	err = raw.Control(func(fd uintptr) {
 		_, serr := syscall.GetsockoptInt(int(fd), solUDP, udpSegment)
@@ -111,7 +124,9 @@ func (b *batch) receive(fd uintptr) bool {
 	for i := range recvBatch {
 		b.iovs[i].Base = &b.bufs[i][headRoom]
 		b.iovs[i].SetLen(datagramSz)
-		b.msgs[i].hdr.Namelen = uint32(unsafe.Sizeof(b.names[i]))
+		if b.msgs[i].hdr.Name != nil {
+			b.msgs[i].hdr.Namelen = uint32(unsafe.Sizeof(b.names[i]))
+		}
 		b.msgs[i].hdr.Flags = 0
 		b.msgs[i].hdr.Control = (*byte)(unsafe.Pointer(&b.ctls[i]))
 		b.msgs[i].hdr.SetControllen(int(unsafe.Sizeof(b.ctls[i])))
@@ -120,7 +135,7 @@ func (b *batch) receive(fd uintptr) bool {
 	b.errno, b.got = errno, b.got[:0]
 	if errno == 0 {
 		for i := range int(n) {
-			b.takeApart(i)
+			b.apart(i)
 		}
 	}
 	b.n = len(b.got)
@@ -136,10 +151,10 @@ func (b *batch) transmit(fd uintptr) bool {
 	return errno != syscall.EAGAIN && errno != syscall.EINTR
 }
 
-// recv waits for datagrams.
+// recv waits for datagrams. The error is net.ErrClosed after Close.
 func (b *batch) recv() (n int, err error) {
-	if err := b.raw.Read(b.call); err != nil {
-		return 0, err
+	if b.raw.Read(b.call) != nil {
+		return 0, net.ErrClosed
 	}
 	if b.errno != 0 {
 		return 0, b.errno
@@ -203,14 +218,14 @@ func (b *batch) takeApart(i int) {
 	m, c := &b.msgs[i], &b.ctls[i]
 	rest := min(int(m.n), datagramSz)
 	size := rest
-	if int(m.hdr.Controllen) >= syscall.CmsgLen(4) && c.hdr.Level == solUDP && c.hdr.Type == udpGRO && c.n > 0 {
-		size = int(c.n)
+	if int(m.hdr.Controllen) >= syscall.CmsgLen(4) && c.hdr.Level == solUDP && c.hdr.Type == udpGRO && int32(c.data[0]) > 0 {
+		size = int(c.data[0])
 	}
 	at := headRoom
 	for ; rest > size; at, rest = at+size, rest-size {
-		b.got = append(b.got, part{i, at, size})
+		b.got = append(b.got, part{i, at, size, 0})
 	}
-	b.got = append(b.got, part{i, at, rest})
+	b.got = append(b.got, part{i, at, rest, 0})
 }
 
 // get returns the i-th packet received, with so many bytes before it that may be written
@@ -235,27 +250,20 @@ func networkOrder(p uint16) uint16 {
 // put makes bufs[i], without its first skip bytes, the i-th packet to send: in the same
 // datagram as the packet before, or in one of its own.
 func (b *batch) put(i, skip int, to netip.AddrPort, joins bool) {
-	if i == 0 {
-		b.n = 0
-	}
-	buf := b.bufs[i][skip:]
-	b.iovs[i].Base = &buf[0]
-	b.iovs[i].SetLen(len(buf))
+	h := b.add(i, b.bufs[i][skip:], joins)
 	if joins {
-		h := &b.msgs[b.n-1].hdr
-		if h.Iovlen++; h.Iovlen == 2 {
+		if h.Iovlen == 2 {
 			c := &b.ctls[b.n-1]
 			c.hdr.Level, c.hdr.Type = solUDP, udpSegment
 			c.hdr.SetLen(syscall.CmsgLen(2))
-			binary.NativeEndian.PutUint16((*[2]byte)(unsafe.Pointer(&c.n))[:], uint16(b.iovs[i-1].Len))
+			binary.NativeEndian.PutUint16((*[2]byte)(unsafe.Pointer(&c.data))[:], uint16(b.iovs[i-1].Len))
 			h.Control = (*byte)(unsafe.Pointer(c))
 			h.SetControllen(syscall.CmsgSpace(2))
 		}
 		return
 	}
-	h, name := &b.msgs[b.n].hdr, &b.names[b.n]
-	b.n++
-	h.Iov, h.Iovlen, h.Control = &b.iovs[i], 1, nil
+	name := &b.names[b.n-1]
+	h.Control = nil
 	h.SetControllen(0)
 	if b.v4 {
 		s := (*syscall.RawSockaddrInet4)(unsafe.Pointer(name))
@@ -268,6 +276,25 @@ func (b *batch) put(i, skip int, to netip.AddrPort, joins bool) {
 		name.Scope_id = b.scope
 	}
 	h.Namelen = uint32(unsafe.Sizeof(*name))
+}
+
+// add makes buf the i-th packet to send, in the same message as the packet before, or in one
+// of its own. It returns the message.
+func (b *batch) add(i int, buf []byte, joins bool) *syscall.Msghdr {
+	if i == 0 {
+		b.n = 0
+	}
+	b.iovs[i].Base = &buf[0]
+	b.iovs[i].SetLen(len(buf))
+	if joins {
+		h := &b.msgs[b.n-1].hdr
+		h.Iovlen++
+		return h
+	}
+	h := &b.msgs[b.n].hdr
+	b.n++
+	h.Iov, h.Iovlen = &b.iovs[i], 1
+	return h
 }
 
 // send sends what was put. A packet that the network refuses is lost; one that is too long

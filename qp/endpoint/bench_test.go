@@ -20,17 +20,20 @@ import (
 )
 
 // BenchmarkWrite measures RDMA WRITEs of 1 MiB, 16 outstanding, between two endpoints,
-// in memory, over two UDP sockets of the loopback and over a pair of interfaces; and
-// beside them what the same packets cost over two plain UDP sockets, with a copy and an
+// in memory, over two UDP sockets of the loopback and over a pair of interfaces, where
+// packets over IPv6 are joined; and beside them what the same packets cost over two plain UDP sockets, with a copy and an
 // ICRC at each end, many packets a system call and one.
 func BenchmarkWrite(b *testing.B) {
 	const size = 1 << 20
-	for _, wire := range []string{"memory", "udp", "packet"} {
+	for _, wire := range []string{"memory", "udp", "packet", "packet-ipv6"} {
 		b.Run(wire, func(b *testing.B) {
 			var x, y *endpoint.Endpoint
-			if wire == "packet" {
+			switch wire {
+			case "packet":
 				x, y = veth(b)
-			} else {
+			case "packet-ipv6":
+				x, y = veth(b, "fd79::1", "fd79::2")
+			default:
 				x, y = two(b, wire, endpoint.Config{})
 			}
 			c, _ := joined(b, x, y, &endpoint.ConnConfig{SendDepth: 16})

@@ -468,8 +468,6 @@ func (c *Conn) QP() uint32 { return c.q.Num() }
 func (c *Conn) LocalAddr() netip.Addr { return c.local }
 
 // RemoteAddr returns the peer's address. Its port has no meaning where the peer dialled.
-// Its port has no meaning where the peer dialled. Its port has no meaning where the peer
-// dialled.
 func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 
 // Counters returns what the queue pair counted.

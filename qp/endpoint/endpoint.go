@@ -342,6 +342,7 @@ func (e *Endpoint) Close() error {
 		l.close()
 	}
 	e.settle(now)
+	e.countDropped()
 	e.loop.closed = true
 	e.loop.changed.Broadcast()
 	e.unlock()

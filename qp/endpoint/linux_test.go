@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -88,8 +89,9 @@ func TestInterfaceDown(t *testing.T) {
 	say("after")
 }
 
-// veth opens packet sockets on the ends of a veth pair, or skips the test.
-func veth(t testing.TB) (a, b *endpoint.Endpoint) {
+// veth opens packet sockets on the ends of a veth pair, with IPv4 addresses if none are
+// given, or skips the test.
+func veth(t testing.TB, addrs ...string) (a, b *endpoint.Endpoint) {
 	goroutines(t)
 	name := linkName()
 	if ip(t, "link add "+name+"a type veth peer name "+name+"b") != nil {
@@ -103,7 +105,83 @@ func veth(t testing.TB) (a, b *endpoint.Endpoint) {
 		t.Cleanup(func() { require.NoError(t, e.Close()) })
 		return e
 	}
-	return open("a", "198.18.10.1"), open("b", "198.18.10.2")
+	if addrs == nil {
+		addrs = []string{"198.18.10.1", "198.18.10.2"}
+	}
+	return open("a", addrs[0]), open("b", addrs[1])
+}
+
+// Over IPv6 a packet wire hands the kernel many packets as one frame, and splits such a frame
+// when it receives one, from a UDP socket, too.
+func TestPacketJoined(t *testing.T) {
+	for _, wire := range []string{"packet", "udp"} {
+		t.Run(wire, func(t *testing.T) {
+			goroutines(t)
+			name := linkName()
+			if ip(t, "link add "+name+"a type veth peer name "+name+"b") != nil {
+				t.Skip("no veth pair can be made here")
+			}
+			t.Cleanup(func() { _ = ip(t, "link del "+name+"a") })
+			for _, end := range []string{"a", "b"} {
+				require.NoError(t, ip(t, "link set "+name+end+" mtu 4200 up"))
+			}
+			v6 := fmt.Sprintf("fd78::%x:", os.Getpid()&0xffff)
+			var from endpoint.Wire
+			if wire == "udp" {
+				require.NoError(t, ip(t, "addr add "+v6+"1/64 dev "+name+"a nodad"))
+				from = endpoint.UDP(v6 + "1")
+			} else {
+				from = endpoint.Packet(name+"a", netip.MustParseAddr(v6+"1"))
+			}
+			a, err := endpoint.Open(from)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, a.Close()) })
+			b, err := endpoint.Open(endpoint.Packet(name+"b", netip.MustParseAddr(v6+"2")))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, b.Close()) })
+			received := func() uint64 {
+				n, err := os.ReadFile("/sys/class/net/" + name + "b/statistics/rx_packets")
+				require.NoError(t, err)
+				v, err := strconv.ParseUint(strings.TrimSpace(string(n)), 10, 64)
+				require.NoError(t, err)
+				return v
+			}
+			x, _ := joined(t, a, b, nil)
+			require.Equal(t, 4096, a.PathMTU())
+			mr, err := b.Register(make([]byte, 1<<20), qp.RemoteWrite|qp.RemoteRead)
+			require.NoError(t, err)
+			var seen bytes.Buffer
+			require.NoError(t, b.Capture(&seen))
+			frames, packets := received(), b.Metrics().Port.RxFrames
+			for _, n := range []int{1 << 20, 1<<20 - 1, 4096, 5000, 8192, 1} {
+				data := random(n, uint64(n))
+				require.NoError(t, x.WriteRemote(limit(t), mr.Remote(), data))
+				b.Do(func(time.Time, *softnic.Port) { require.Equal(t, data, mr.Bytes()[:n]) })
+				back := make([]byte, n)
+				require.NoError(t, x.ReadRemote(limit(t), back, mr.Remote()))
+				require.Equal(t, data, back)
+			}
+			frames, packets = received()-frames, b.Metrics().Port.RxFrames-packets
+			require.Less(t, 3*frames, packets, "frames of the link, and packets in them")
+			require.Zero(t, b.Metrics().Port.RxICRCEncapsulated)
+			require.Zero(t, x.Counters().Retransmitted)
+			// The packets that a capture has are those that would have been there without.
+			require.NoError(t, b.Capture(nil))
+			r, err := capture.NewReader(&seen)
+			require.NoError(t, err)
+			var rec capture.Record
+			var f frame.Frame
+			n := 0
+			for ; r.Next(&rec) == nil; n++ {
+				if f.Decode(frame.Ethernet, rec.Data) == frame.ErrNotRoCE {
+					continue // the host's own
+				}
+				require.Equal(t, frame.ICRCGood, f.CheckICRC())
+				require.NotEqual(t, frame.ChecksumBad, f.CheckUDP())
+			}
+			require.Greater(t, n, 1000)
+		})
+	}
 }
 
 // The kernel takes a frame's VLAN tag out; a packet wire has it.
@@ -188,7 +266,7 @@ func TestChecksum0(t *testing.T) {
 	require.Eventually(t, func() bool { return e.Metrics().Port.RxFrames == 1 }, 5*time.Second, time.Millisecond)
 }
 
-// What a socket or a ring has no room for is counted: none of the packets is neither
+// What a socket has no room for is counted: none of the packets is neither
 // received nor dropped.
 func TestDropped(t *testing.T) {
 	requireAll := func(e *endpoint.Endpoint, sent uint64) {
@@ -217,10 +295,12 @@ func TestDropped(t *testing.T) {
 		requireAll(a, sent)
 		m := a.Metrics()
 		require.EqualValues(t, sent, m.Port.RxFrames+m.Endpoint.Dropped)
+		require.NoError(t, a.Close())
+		require.Equal(t, m.Endpoint.Dropped, a.Metrics().Endpoint.Dropped, "after Close, too")
 	})
 	t.Run("packet", func(t *testing.T) {
 		a, b := veth(t)
-		const sent = 3000
+		const sent = 30_000
 		frame := make([]byte, 60)
 		copy(frame[12:], []byte{0x88, 0xb5}) // of nobody
 		b.Do(func(time.Time, *softnic.Port) {
@@ -232,6 +312,8 @@ func TestDropped(t *testing.T) {
 		m := b.Metrics()
 		require.Less(t, m.Endpoint.Dropped, uint64(sent))
 		require.Equal(t, m.Endpoint.Dropped, b.Metrics().Endpoint.Dropped, "the kernel forgets its count, the endpoint does not")
+		require.NoError(t, b.Close())
+		require.Equal(t, m.Endpoint.Dropped, b.Metrics().Endpoint.Dropped, "after Close, too")
 	})
 }
 

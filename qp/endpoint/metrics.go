@@ -19,8 +19,8 @@ type Counters struct {
 	Rejected    uint64 // connections that a peer refused
 	TooLong     uint64 // times that packets were lost because the link's MTU has become smaller
 	// Dropped are the packets that came faster than they were taken: the system had no
-	// room for them in the socket's buffer or ring. Those that come as one datagram
-	// (UDP_GRO) count as one. Linux; 0 on a TAP interface, where the host counts them as
+	// room for them in the socket's buffer. Those that come as one datagram or frame
+	// count as one. Linux; 0 on a TAP interface, where the host counts them as
 	// not sent.
 	Dropped uint64
 }
@@ -39,13 +39,18 @@ type Metrics struct {
 	Inbox       int // messages received and not yet returned by Recv
 }
 
-// Metrics returns the endpoint's numbers.
+// countDropped updates Dropped. A socket that is closed has no count. The lock is held.
+func (e *Endpoint) countDropped() {
+	e.counted.Dropped = max(e.counted.Dropped, e.wire.dropped())
+}
+
+// Metrics returns the endpoint's numbers. After Close they are those that it had then.
 func (e *Endpoint) Metrics() Metrics {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.countDropped()
 	m := Metrics{Endpoint: e.counted, Port: e.port.Counters(), CM: e.port.CMCounters(), Conns: len(e.conns), Regions: e.regs.Len()}
 	m.Calls, m.HalfOpen = e.port.Calls()
-	m.Endpoint.Dropped = e.wire.dropped()
 	sum := reflect.ValueOf(&m.QPs).Elem()
 	for c := range e.conns {
 		q := reflect.ValueOf(c.q.Counters())

@@ -103,12 +103,12 @@ func newUDP(a netip.Addr, strict bool) (*udp, error) {
 		return nil, err
 	}
 	buffers(c)
-	in, err := newBatch(c, a, false)
+	in, err := newUDPBatch(c, a, false)
 	if err != nil {
 		c.Close()
 		return nil, err
 	}
-	out, err := newBatch(c, a, true)
+	out, err := newUDPBatch(c, a, true)
 	if err != nil {
 		c.Close()
 		return nil, err
@@ -117,14 +117,15 @@ func newUDP(a netip.Addr, strict bool) (*udp, error) {
 		finder: frame.Finder{UDPPort: frame.Port}, in: in, out: out}, nil
 }
 
+const socketBuffer = 4 << 20 // bytes
+
 // buffers sets large buffers for a socket, as far as the system allows: what does not fit
 // is lost like any packet.
 func buffers(c *net.UDPConn) {
-	const size = 4 << 20
-	_ = c.SetReadBuffer(size)
-	_ = c.SetWriteBuffer(size)
+	_ = c.SetReadBuffer(socketBuffer)
+	_ = c.SetWriteBuffer(socketBuffer)
 	if raw, err := c.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { forceReadBuffer(fd, size) })
+		_ = raw.Control(func(fd uintptr) { forceReadBuffer(fd, socketBuffer) })
 	}
 }
 

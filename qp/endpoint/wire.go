@@ -49,35 +49,41 @@ var errNoFrames = errors.New("this wire carries no Ethernet frames")
 type frames struct {
 	in     [][]byte
 	out    []byte
+	lead   int // bytes of out before the frame
 	filter func(sent bool, frame []byte) [][]byte
 }
 
 func (f *frames) deliver(now time.Time, e *Endpoint) {
 	for _, b := range f.in {
-		if e.tap != nil {
-			e.record(now, b)
-		}
-		if f.filter == nil {
-			e.port.HandleFrame(now, b)
-			continue
-		}
-		for _, b := range f.filter(false, b) {
-			e.port.HandleFrame(now, b)
-		}
+		f.handle(now, e, b)
 	}
 	f.in = f.in[:0]
 }
 
+// handle hands a frame to the port.
+func (f *frames) handle(now time.Time, e *Endpoint, b []byte) {
+	if e.tap != nil {
+		e.record(now, b)
+	}
+	if f.filter == nil {
+		e.port.HandleFrame(now, b)
+		return
+	}
+	for _, b := range f.filter(false, b) {
+		e.port.HandleFrame(now, b)
+	}
+}
+
 // next returns the port's next frame, padded to Ethernet's minimum.
 func (f *frames) next(now time.Time, e *Endpoint) ([]byte, bool) {
-	b, ok := e.port.NextFrame(now, f.out[:0])
+	b, ok := e.port.NextFrame(now, f.out[:f.lead])
 	if !ok {
 		return nil, false
 	}
-	for len(b) < 60 {
+	for len(b) < f.lead+60 {
 		b = append(b, 0)
 	}
-	f.out = b
+	f.out, b = b, b[f.lead:]
 	if e.tap != nil {
 		e.record(now, b)
 	}

@@ -28,7 +28,7 @@ type deviceWire struct {
 	name  string
 	addrs []netip.Addr
 	file  func(name string) (int, error)
-	ring  bool
+	many  bool // frames a system call
 }
 
 func (w deviceWire) open(cfg *Config) (transport, error) {
@@ -54,7 +54,7 @@ func (w deviceWire) open(cfg *Config) (transport, error) {
 	if i, err := net.InterfaceByName(w.name); err == nil {
 		d.linkMTU = i.MTU
 	}
-	if w.ring {
+	if w.many {
 		p, err := newPacket(*d, fd)
 		if err != nil {
 			d.f.Close()
@@ -111,7 +111,9 @@ func openPacket(name string) (int, error) {
 		syscall.Close(fd)
 		return 0, &os.PathError{Op: "packet socket", Path: name, Err: err}
 	}
-	_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<20)
+	_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, socketBuffer)
+	_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, socketBuffer)
+	forceReadBuffer(uintptr(fd), socketBuffer)
 	// The port's Ethernet address is not the interface's.
 	// struct packet_mreq: interface, type, no address.
 	mreq := binary.NativeEndian.AppendUint32(nil, uint32(i.Index))
@@ -150,13 +152,18 @@ func (d *device) wait() error {
 }
 
 func (d *device) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
+	return d.sendFrame(now, e, d.inject)
+}
+
+// sendFrame sends a frame, or those that the filter returns for it, by inject.
+func (d *device) sendFrame(now time.Time, e *Endpoint, inject func([]byte) error) (n, bytes int, err error) {
 	b, ok := d.next(now, e)
 	if !ok {
 		return 0, 0, nil
 	}
 	d.each(b, func(b []byte) {
 		// An interface that is down or full loses frames.
-		if errors.Is(d.inject(b), syscall.EMSGSIZE) {
+		if errors.Is(inject(b), syscall.EMSGSIZE) {
 			err = errTooBig
 		}
 	})

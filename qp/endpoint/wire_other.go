@@ -42,7 +42,7 @@ type batch struct {
 	split bool
 }
 
-func newBatch(*net.UDPConn, netip.Addr, bool) (*batch, error) {
+func newUDPBatch(*net.UDPConn, netip.Addr, bool) (*batch, error) {
 	return nil, errors.ErrUnsupported
 }
 
