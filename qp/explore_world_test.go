@@ -159,6 +159,7 @@ type exNode struct {
 
 	newest    psn.PSN // of its request packets
 	nak       int32   // PSN that it asked for by a sequence NAK and has not received since; -1 is none
+	gap       bool    // a request of the peer is missing, and no NAK for it was sent yet
 	waiting   bool    // in an RNR wait, which may end while packets are on their way
 	rnr       int32   // PSN that it refused for the want of a receive; -1 is none
 	msgs      int     // of the peer, executed as far as completions and memory show
@@ -166,6 +167,7 @@ type exNode struct {
 	word      uint64  // and in the word of the ATOMICs
 	progress  int64   // Ignored: when the last response was accepted
 	timeouts  uint64  // Ignored
+	spent     [2]int8 // retries since the last progress, and RNR NAKs where these have an end
 	complete  int32   // messages that the peer said to be complete
 	maxCredit int32   // newest message that the peer's acknowledgements allow, -1 before the first
 }
@@ -342,7 +344,8 @@ func (s *exScenario) connect(w *exWorld, i int) {
 	n.nak, n.rnr, n.maxCredit, n.complete = -1, -1, -1, 0
 	n.newest, n.timeout, n.sums = n.first()-1, e.timeout, [2][exPSNs]uint32{}
 	n.posted, n.completed, n.recvPosted, n.recvDone, n.msgs = 0, 0, 0, 0, 0
-	n.broken, n.draining, n.drained, n.quiet, n.waiting, n.progress = false, false, false, false, false, 0
+	n.broken, n.draining, n.drained, n.quiet, n.gap, n.waiting, n.progress = false, false, false, false, false, false, 0
+	n.spent = [2]int8{}
 	a := qp.Attr{PKey: 0xffff, Access: exAccess &^ qp.MWBind, PathMTU: exMTU,
 		DestQPN: uint32(2 - i), RQPSN: n.first(), SQPSN: n.first(), MaxDestRdAtomic: 2, MaxRdAtomic: maxRd,
 		MinRNRTimer: 1, Timeout: e.timeout, RetryCnt: e.retryCnt, RNRRetry: e.rnr()}
@@ -533,7 +536,7 @@ func (s *exScenario) apply(w *exWorld, m explore.Move) error {
 		s.modify(w, i, &qp.Attr{State: qp.RTS}, qp.AttrState, "state=RTS")
 	case exSetAttr:
 		w.left.modify--
-		n.timeout = min(n.timeout, 9)
+		n.timeout, n.spent[0] = min(n.timeout, 9), 0
 		s.modify(w, i, &qp.Attr{Timeout: 9, RetryCnt: 6, MaxRdAtomic: 1, MinRNRTimer: 2},
 			qp.AttrTimeout|qp.AttrRetryCnt|qp.AttrMaxRdAtomic|qp.AttrMinRNRTimer, "timeout=9 retry_cnt=6 max_rd_atomic=1 min_rnr_timer=2")
 	case exKill:
@@ -748,8 +751,8 @@ func (s *exScenario) asked(w *exWorld, i, what int) error {
 }
 
 // gaveUp checks that a request that failed did so for a reason (rules RQ-28, RQ-32,
-// RQ-33): retries are exhausted by more faults than there are retries, those of RNR
-// NAKs where they have an end, and others are flushed behind one that failed.
+// RQ-33): more retries without progress than there are, of the faults of the link or of
+// RNR NAKs where these have an end; others are flushed behind one that failed.
 func (s *exScenario) gaveUp(w *exWorld, i int, c *qp.Completion) error {
 	n, e := &w.nodes[i], &s.ends[i]
 	if s.forge || s.kill || s.reset {
@@ -757,10 +760,11 @@ func (s *exScenario) gaveUp(w *exWorld, i int, c *qp.Completion) error {
 	}
 	switch {
 	case c.Status == qp.WRFlushErr && n.broken:
-	case c.Status == qp.RNRRetryExcErr && !n.broken && e.rnr() != 7 && n.q.Counters().RNRNakReceived > uint64(e.rnr()):
-	case c.Status == qp.RetryExcErr && !n.broken && s.used(w) > int(e.retryCnt):
+	case c.Status == qp.RNRRetryExcErr && !n.broken && e.rnr() != 7 && n.spent[1] > int8(e.rnr()):
+	case c.Status == qp.RetryExcErr && !n.broken && n.spent[0] > int8(e.retryCnt) && s.used(w) > int(e.retryCnt):
 	default:
-		return fmt.Errorf("RQ-32: end %d: request %d ends with %v after %d faults of the link, broken before: %t", i, c.ID, c.Status, s.used(w), n.broken)
+		return fmt.Errorf("RQ-32: end %d: request %d ends with %v after %d faults of the link, %d retries and RNR NAKs without progress, broken before: %t",
+			i, c.ID, c.Status, s.used(w), n.spent, n.broken)
 	}
 	return nil
 }
@@ -802,6 +806,7 @@ func (s *exScenario) tick(w *exWorld) error {
 		n.quiet, n.waiting = false, n.waiting && s.beyond(w, e)
 		if c := n.q.Counters().LocalAckTimeoutErr; c != n.timeouts {
 			n.timeouts = c
+			n.spent[0]++
 			if least := int64(4096) << n.timeout; w.now-n.progress < least && n.progress != 0 {
 				return fmt.Errorf("RQ-31: end %d: the timer fired %d ns after progress, want %d", e, w.now-n.progress, least)
 			}
@@ -874,6 +879,9 @@ func (s *exScenario) emit(w *exWorld, i int) error {
 	n := &w.nodes[i]
 	if !n.q.NextPacket(exTime(w.now), &s.out) {
 		n.quiet = true
+		if n.gap && n.q.State() != qp.Error {
+			return fmt.Errorf("RS-03: end %d has nothing to send, and no NAK was sent for a request that is missing", i)
+		}
 		return nil
 	}
 	p := &s.out.Packet
@@ -892,6 +900,10 @@ func (s *exScenario) emit(w *exWorld, i int) error {
 		if n.newest.Before(end) {
 			n.newest = end
 		}
+		una, next := n.q.Flight()
+		if most := s.ends[i].window; most != 0 && next-una > uint64(most) && psn.Seq(una).PSN() != p.PSN {
+			return fmt.Errorf("end %d sends %v with %d PSNs outstanding, and its window is %d", i, p.Opcode, next-una, most)
+		}
 		if err := n.same(0, p, n.first()); err != nil {
 			return fmt.Errorf("RQ-16: end %d: %w", i, err)
 		}
@@ -903,6 +915,9 @@ func (s *exScenario) emit(w *exWorld, i int) error {
 			if err := n.same(1, p, n.first()); err != nil {
 				return fmt.Errorf("RS-22: end %d: %w", i, err)
 			}
+		}
+		if k := p.AETH.Syndrome.Kind(); k != aeth.Ack {
+			n.gap = false
 		}
 		switch p.AETH.Syndrome.Kind() {
 		case aeth.Nak:
@@ -1003,9 +1018,22 @@ func (s *exScenario) selects(p *bth.Packet) bool {
 func (s *exScenario) deliver(w *exWorld, i int, p *exPacket) error {
 	n := &w.nodes[i]
 	p.p.Payload = p.buf[:len(p.p.Payload)]
+	una, _ := n.q.Flight()
+	before := n.q.Counters()
 	v := n.q.HandlePacket(exTime(w.now), &p.p, nil)
 	if s.log != nil {
 		s.log[i].in(w.now, &p.p, v)
+	}
+	if now, _ := n.q.Flight(); now != una {
+		n.spent = [2]int8{}
+	}
+	k := n.q.Counters()
+	n.spent[0] += int8(k.PacketSeqErr + k.ImpliedNakSeqErr - before.PacketSeqErr - before.ImpliedNakSeqErr)
+	if k.RNRNakReceived != before.RNRNakReceived {
+		n.spent[0] = 0 // rule RQ-28
+		if s.ends[i].rnr() != 7 {
+			n.spent[1]++
+		}
 	}
 	if p.p.Opcode.Ext()&bth.HasAETH != 0 && !s.selects(&p.p) {
 		n.complete = max(n.complete, int32(p.p.AETH.MSN))
@@ -1017,6 +1045,12 @@ func (s *exScenario) deliver(w *exWorld, i int, p *exPacket) error {
 		}
 		if v == qp.Accepted {
 			n.rnr = -1
+		}
+		switch { // rules RS-03, RS-09
+		case v == qp.OutOfSequence && s.typ == qp.RC && n.nak < 0 && n.rnr < 0:
+			n.gap = true
+		case v == qp.Accepted:
+			n.gap = false
 		}
 		if s.linux && i == 1 && v == qp.OutOfSequence && n.rnr >= 0 && w.wire[1].n < exWire {
 			nak := bth.Packet{}

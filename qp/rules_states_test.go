@@ -74,6 +74,50 @@ func TestRetriesInSQD(t *testing.T) {
 	require.Equal(t, qp.Error, q.State(), "two retries were spent before")
 }
 
+// Rule RQ-28: only a new rnr_retry refills the RNR retries in SQD, at once.
+func TestRNRRetriesInSQD(t *testing.T) {
+	for _, test := range []struct {
+		mask   qp.AttrMask
+		to     uint8
+		accept int // RNR NAKs that it waits for
+	}{
+		{qp.AttrTimeout | qp.AttrRetryCnt | qp.AttrMinRNRTimer, 5, 1},
+		{qp.AttrRNRRetry, 2, 2},
+		{qp.AttrRNRRetry, 0, 0},
+	} {
+		q, err := qp.New(base(qp.RC))
+		require.NoError(t, err)
+		a := good(qp.RTS)
+		a.RNRRetry = 2
+		require.NoError(t, q.Connect(epoch, a))
+		require.NoError(t, q.PostSend(epoch, &qp.SendWR{}))
+		now := epoch
+		refused := func() qp.Verdict {
+			t.Helper()
+			var out qp.Outgoing
+			require.True(t, q.NextPacket(now, &out))
+			nak := bth.Packet{Header: bth.Header{Opcode: bth.RCAcknowledge, PKey: 0xffff, DestQP: 1, PSN: 20}}
+			nak.AETH.Syndrome = aeth.RNRSyndrome(1)
+			v := q.HandlePacket(now, &nak, nil)
+			if due, ok := q.Deadline(); ok {
+				now = due
+				q.Tick(now)
+			}
+			return v
+		}
+		require.Equal(t, qp.Retried, refused())
+		attrs(t, q, 0, func(a *qp.Attr) { a.State = qp.SQD })
+		attrs(t, q, test.mask, func(a *qp.Attr) { a.Timeout, a.RetryCnt, a.MinRNRTimer, a.RNRRetry = 14, 3, 5, test.to })
+		for range test.accept {
+			require.Equal(t, qp.Retried, refused(), "%v", test.mask)
+		}
+		require.Equal(t, qp.Failed, refused(), "%v", test.mask)
+		var c qp.Completion
+		require.True(t, q.NextCompletion(&c))
+		require.Equal(t, qp.RNRRetryExcErr, c.Status)
+	}
+}
+
 // Rule RS-12: max_dest_rd_atomic may change in SQD, and counts at once.
 func TestMaxDestRdAtomicInSQD(t *testing.T) {
 	mem, _, key := memory(t, 64)
