@@ -199,8 +199,8 @@ func (o *options) test(ctx context.Context, root string, jobs []job, stderr io.W
 		}
 		pkg := "./" + path.Dir(j.file)
 		if runners[pkg] == nil {
-			r := &runner{root: root, tmp: tmp, tags: o.tags, whole: o.whole}
-			if err := r.baseline(ctx, pkg, o.timeout); err != nil {
+			r := &runner{root: root, tmp: tmp, tags: o.tags, whole: o.whole, limit: o.timeout}
+			if err := r.baseline(ctx, pkg); err != nil {
 				return err
 			}
 			runners[pkg] = r
@@ -387,7 +387,7 @@ count. A test that does not end has noticed.
   -min PERCENT  share of the changes to be noticed or listed (default 100)
   -match TEXT   only changes whose line has TEXT in it; may be repeated
   -parallel N   tests at a time (default: the number of processors)
-  -timeout D    tests that need more processor time do not end (default: five
+  -timeout D    tests that need more processor time do not end (default: four
                 times what they need, and 5s), nor do those that take far longer
   -whole        what the short tests do not notice is tried with all
   -tags LIST    build tags, which choose the files that are changed too

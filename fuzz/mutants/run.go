@@ -53,7 +53,8 @@ func (s suite) limited() string {
 type runner struct {
 	root, tmp, tags string
 	whole           bool
-	suites          []suite // the short tests, and if requested all tests
+	limit           time.Duration // of processor time; 0: by what the tests need
+	suites          []suite       // the short tests, and if requested all tests
 
 	mu      sync.Mutex
 	noticed map[string]int // number of mutants noticed, by test
@@ -162,9 +163,13 @@ func (r *runner) compile(ctx context.Context, pkg string, files []string, jobs [
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, tail(out))
 	}
-	for _, s := range r.suites { // with mutants they may be slower, or allocate where they did not
-		if out, err := r.exec(ctx, c, 0, s); err != nil {
+	for i, s := range r.suites { // with mutants they may be slower, or allocate where they did not
+		out, took, err := r.exec(ctx, c, 0, s)
+		if err != nil {
 			return nil, fmt.Errorf("its tests fail: %w\n%s", err, tail(out))
+		}
+		if r.limit == 0 { // that of baseline includes the build
+			r.suites[i].cpu = min(s.cpu, enough(took))
 		}
 	}
 	return c, nil
@@ -181,11 +186,11 @@ func (r *runner) favourites(ctx context.Context, j *job, s suite) ([]byte, error
 	var out []byte
 	var err error
 	if len(names) == 0 {
-		out, err = r.exec(ctx, j.in, id, s)
+		out, _, err = r.exec(ctx, j.in, id, s)
 	} else {
 		first := "^(" + strings.Join(names[:min(len(names), 6)], "|") + ")$"
-		if out, err = r.exec(ctx, j.in, id, s, "-test.run", first); err == nil {
-			out, err = r.exec(ctx, j.in, id, s, "-test.skip", first)
+		if out, _, err = r.exec(ctx, j.in, id, s, "-test.run", first); err == nil {
+			out, _, err = r.exec(ctx, j.in, id, s, "-test.skip", first)
 		}
 	}
 	if name, _, _ := strings.Cut(failed(out), "/"); name != "" && s.short {
@@ -196,16 +201,18 @@ func (r *runner) favourites(ctx context.Context, j *job, s suite) ([]byte, error
 	return out, err
 }
 
-// exec runs tests with a mutant; 0 is none.
-func (r *runner) exec(ctx context.Context, c *compiled, id int, s suite, args ...string) ([]byte, error) {
+// exec runs tests with a mutant; 0 is none. It returns also their processor time.
+func (r *runner) exec(ctx context.Context, c *compiled, id int, s suite, args ...string) ([]byte, time.Duration, error) {
 	args = append(append([]string{"-c", s.limited(), c.binary}, s.flags("test.")...), args...)
-	out, _, err := r.command(ctx, s.wall()+10*time.Second, c.dir, []string{fmt.Sprintf("%s=%d", variable, id)}, "sh", args...)
-	return out, err
+	return r.command(ctx, s.wall()+10*time.Second, c.dir, []string{fmt.Sprintf("%s=%d", variable, id)}, "sh", args...)
 }
 
+// enough is the processor time after which tests that need took count as endless.
+func enough(took time.Duration) time.Duration { return 5*time.Second + 4*took }
+
 // baseline runs the tests of a package without a mutant, and sets their limit of processor
-// time: limit, if it is not 0.
-func (r *runner) baseline(ctx context.Context, pkg string, limit time.Duration) error {
+// time.
+func (r *runner) baseline(ctx context.Context, pkg string) error {
 	r.noticed = map[string]int{}
 	for _, short := range []bool{true, false} {
 		if !short && !r.whole {
@@ -216,8 +223,8 @@ func (r *runner) baseline(ctx context.Context, pkg string, limit time.Duration) 
 		if err != nil {
 			return fmt.Errorf("the tests of %s fail without a mutant: %w\n%s", pkg, err, tail(out))
 		}
-		if s.cpu = limit; limit == 0 {
-			s.cpu = 5*time.Second + 5*took
+		if s.cpu = r.limit; r.limit == 0 {
+			s.cpu = enough(took)
 		}
 		r.suites = append(r.suites, s)
 	}
