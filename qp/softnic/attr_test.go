@@ -106,6 +106,88 @@ func TestAddressVector(t *testing.T) {
 	require.Zero(t, f.ID)
 }
 
+// TestTrafficClass: of all traffic classes the handle's are on the wire; where its two bits
+// of ECN are clear and the port marks its packets, they are ECT(0).
+func TestTrafficClass(t *testing.T) {
+	for _, ect := range []bool{false, true} {
+		p := onePort(t, 1, softnic.Config{ECT: ect, MaxQPs: 256}, "192.0.2.1")
+		for tc := range 256 {
+			ah := toPeer()
+			ah.TrafficClass = uint8(tc)
+			q, _ := qpOf(t, p, start, qp.UC, ah, nil)
+			require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
+			want := uint8(tc)
+			if ect && tc%4 == 0 {
+				want += 2 // RFC 3168: ECT(0) is 10
+			}
+			require.Equal(t, want, decode(t, drain(p, start)[0]).TrafficClass)
+		}
+	}
+}
+
+// TestDecodedIsWhole: a decoded packet has all fields of the frame that is sent for it,
+// whatever stood in it before.
+func TestDecodedIsWhole(t *testing.T) {
+	for _, udpPort := range []uint16{0, 4792} {
+		for _, gid := range []softnic.GID{addr("192.0.2.1"), addr("2001:db8::1"), {Addr: netip.MustParseAddr("2001:db8::1"), Type: softnic.RoCEv1}} {
+			for _, tagged := range []bool{false, true} {
+				p, err := softnic.New(softnic.Config{MAC: frame.MAC{2, 1}, GIDs: []softnic.GID{gid}, UDPPort: udpPort})
+				require.NoError(t, err)
+				ah := qp.AHAttr{GID: gidOf("2001:db8::2"), MAC: peerMAC, TrafficClass: 0x6b, FlowLabel: 0x12345, HasVLAN: tagged, VLAN: 5<<13 | 7}
+				if gid.Addr.Is4() {
+					ah.GID, ah.FlowLabel = gidOf("192.0.2.2"), 0
+				}
+				rc, _ := qpOf(t, p, start, qp.RC, ah, nil)
+				ud, _ := qpOf(t, p, start, qp.UD, ah, nil)
+				must(t, rc.PostSend(start, &qp.SendWR{Op: qp.OpWrite, Local: []byte("abcd")}))
+				must(t, ud.PostSend(start, &qp.SendWR{Local: []byte("efg"), AH: qp.NewAddressHandle(ah), RemoteQPN: 9}))
+				in := request(rc)
+				in.Net, in.Src, in.Dst, in.TrafficClass = frame.IPv6, netip.MustParseAddr("2001:db8::2"), gid.Addr, 3
+				switch {
+				case gid.Type == softnic.RoCEv1:
+					in.Net = frame.GRH
+				case gid.Addr.Is4():
+					in.Net, in.Src = frame.IPv4, netip.MustParseAddr("192.0.2.2")
+				}
+				in.Packet.AckReq = true
+				must(t, rc.PostRecv(&qp.RecvWR{Local: make([]byte, 10)}))
+				require.Equal(t, softnic.Delivered, p.HandleDecoded(start, in))
+				n := 0
+				for f := garbage(); p.NextDecoded(start, &f); f = garbage() {
+					n++
+					got, b := new(frame.Frame), f.AppendTo(nil)
+					require.NoError(t, frame.Finder{UDPPort: udpPort}.Decode(frame.Ethernet, b, len(b), got))
+					require.Equal(t, frame.ICRCGood, got.CheckICRC())
+					require.EqualValues(t, peerMAC, got.DstMAC)
+					require.Equal(t, p.MAC(), got.SrcMAC)
+					require.Equal(t, tagged, got.VLANs == 1)
+					require.Equal(t, gid.Addr, got.Src)
+					if gid.Type != softnic.RoCEv1 {
+						require.Equal(t, max(4791, udpPort), f.DstPort)
+						require.Equal(t, got.DstPort, f.DstPort)
+						require.Equal(t, got.SrcPort, f.SrcPort)
+						require.GreaterOrEqual(t, f.SrcPort, uint16(0xc000))
+					}
+					f.Decoded, got.Decoded = frame.Decoded{}, frame.Decoded{}
+					f.SrcPort, f.DstPort, got.SrcPort, got.DstPort = 0, 0, 0, 0
+					f.Packet, got.Packet = bth.Packet{Header: f.Packet.Header}, bth.Packet{Header: got.Packet.Header}
+					require.Equal(t, *got, f)
+				}
+				require.GreaterOrEqual(t, n, 3, "a WRITE, a datagram and an acknowledgement")
+			}
+		}
+	}
+}
+
+// garbage is a frame that was used before.
+func garbage() frame.Frame {
+	f := frame.Frame{Link: frame.RawIP, DstMAC: frame.MAC{9, 9}, SrcMAC: frame.MAC{9, 8}, VLANs: 2, TrafficClass: 77, FlowLabel: 0x77777, ID: 7, DF: true, HopLimit: 77,
+		Options: []byte{1, 1, 1, 1}, SrcPort: 77, DstPort: 77, UDPChecksum: 7777}
+	f.Trailer, f.TransportLen = []byte{7}, 7
+	f.Packet.PSN, f.Packet.Payload = 0x777777, []byte("garbage!")
+	return f
+}
+
 func TestAddressesThatCannotBe(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1", "2001:db8::1")
 	q, err := p.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.UC, MaxSendWR: 1}})

@@ -23,8 +23,9 @@ type Call struct {
 	// User is the caller's.
 	User any
 
-	attr ConnAttr
-	est  bool
+	local netip.Addr // of this port
+	attr  ConnAttr
+	est   bool
 }
 
 // ConnAttr holds the attributes that one side wants for a connection.
@@ -75,27 +76,26 @@ func (p *Port) Listen(service cm.ServiceID, backlog int) error {
 // Unlisten undoes Listen.
 func (p *Port) Unlisten(service cm.ServiceID) { p.gsi.m.Unlisten(service) }
 
-// localFor returns the row of the first GID that can reach a.
+// localFor returns the row of the first GID of a's family, for IPv6 of a's scope where
+// there is one.
 func (p *Port) localFor(a netip.Addr) (int, error) {
+	best := -1
 	for i := range p.gids {
-		if g := &p.gids[i]; g.v1 || g.addr.Is4() == a.Is4() {
-			if !g.addr.Is4() && !g.v1 && g.addr.IsLinkLocalUnicast() != a.IsLinkLocalUnicast() && p.betterLocal(a) {
-				continue
-			}
+		g := p.gids[i].addr
+		if g.Is4() != a.Is4() {
+			continue
+		}
+		if g.IsLinkLocalUnicast() == a.IsLinkLocalUnicast() {
 			return i, nil
 		}
-	}
-	return 0, fmt.Errorf("%w: the port has no address of the family of %v", ErrAddress, a)
-}
-
-// betterLocal reports whether an IPv6 GID has the scope of a.
-func (p *Port) betterLocal(a netip.Addr) bool {
-	for i := range p.gids {
-		if g := &p.gids[i]; !g.addr.Is4() && !g.v1 && g.addr.IsLinkLocalUnicast() == a.IsLinkLocalUnicast() {
-			return true
+		if best < 0 {
+			best = i
 		}
 	}
-	return false
+	if best < 0 {
+		return 0, fmt.Errorf("%w: the port has no address of the family of %v", ErrAddress, a)
+	}
+	return best, nil
 }
 
 // NewPSN returns a random starting PSN from Config.Seed, or 0 where that is nil.
@@ -146,14 +146,14 @@ func (p *Port) Connect(now time.Time, q *QP, to netip.Addr, service cm.ServiceID
 	if err != nil {
 		return nil, err
 	}
-	return p.newCall(id, q, true, r.Addr.Remote, a), nil
+	return p.newCall(id, q, true, r.Addr, a), nil
 }
 
 func clip8(n int) uint8 { return uint8(min(max(n, 0), 255)) }
 
 // newCall adds a call to the port's table.
-func (p *Port) newCall(id uint32, q *QP, active bool, remote netip.Addr, a ConnAttr) *Call {
-	c := &Call{ID: id, QP: q, Active: active, Remote: remote, attr: a}
+func (p *Port) newCall(id uint32, q *QP, active bool, addr cm.Address, a ConnAttr) *Call {
+	c := &Call{ID: id, QP: q, Active: active, Remote: addr.Remote, local: addr.Local, attr: a}
 	p.gsi.calls[id] = c
 	if q != nil {
 		q.call = c
@@ -204,7 +204,7 @@ func (p *Port) ResolveSIDR(now time.Time, to netip.Addr, service cm.ServiceID, a
 	if err != nil {
 		return nil, err
 	}
-	return p.newCall(id, nil, true, r.Addr.Remote, a), nil
+	return p.newCall(id, nil, true, r.Addr, a), nil
 }
 
 // ReplySIDR responds to an EventSIDRRequest.
@@ -283,9 +283,9 @@ func (q *QP) toInit(now time.Time, pkey uint16, access qp.Access) error {
 
 // connectQP takes the call's QP to RTS with what was agreed on.
 func (p *Port) connectQP(now time.Time, c *Call, at *cm.Attr) error {
-	sgid, err := p.localFor(c.Remote)
-	if err != nil {
-		return err
+	sgid, ok := p.rowOf(c.local)
+	if !ok {
+		return ErrAddress
 	}
 	rnr := c.attr.MinRNRTimer
 	if rnr == 0 {
@@ -319,7 +319,7 @@ func (p *Port) NextCMEvent(now time.Time, e *cm.Event) (*Call, bool) {
 	}
 	c := p.gsi.calls[e.ID]
 	if c == nil {
-		c = p.newCall(e.ID, nil, e.Active, e.Addr.Remote, ConnAttr{})
+		c = p.newCall(e.ID, nil, e.Active, e.Addr, ConnAttr{})
 		c.attr.VLAN, c.attr.HasVLAN = e.Addr.VLAN, e.Addr.HasVLAN
 	}
 	switch e.Kind {

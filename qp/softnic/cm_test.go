@@ -2,6 +2,7 @@ package softnic_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -324,6 +325,15 @@ func TestMulticastOnPort(t *testing.T) {
 	require.Equal(t, softnic.WrongAddress, p.HandleFrame(now, frames[0]))
 	nothing(t, acq)
 	nothing(t, bcq)
+
+	// What goes to a group without members here is sent, and counts as nothing received.
+	before := p.Counters()
+	other, err := p.CreateAH(qp.AHAttr{GID: gidOf("239.1.1.2")})
+	require.NoError(t, err)
+	require.NoError(t, a.PostSend(now, &qp.SendWR{Op: qp.OpSend, Local: []byte("hello"), AH: other, RemoteQPN: qp.MulticastQPN, RemoteQKey: 0x1111}))
+	require.Len(t, drain(p, now), 1)
+	before.TxFrames++
+	require.Equal(t, before, p.Counters())
 }
 
 func nothing(t testing.TB, cq *softnic.CQ) {
@@ -683,20 +693,94 @@ func TestSeedOfCalls(t *testing.T) {
 	require.NotEqual(t, id(nil, one), id(one, nil), "another stream")
 }
 
-// TestPortGUID: a port's CM says that it is the EUI-64 of its Ethernet address (RFC 4291
-// A), unless it was given a GUID.
+// TestPortGUID: a port's CM says that it is the EUI-64 of its Ethernet address, unless it
+// was given a GUID. The address is that of the example in RFC 2464, section 4.
 func TestPortGUID(t *testing.T) {
 	for _, given := range []uint64{0, 0x1122334455667788} {
-		p := onePort(t, 0xfe, softnic.Config{PeerMAC: frame.MAC{2, 9}, CM: &cm.Config{CAGUID: given}}, "192.0.2.1")
+		p, err := softnic.New(softnic.Config{MAC: frame.MAC{0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde}, GIDs: []softnic.GID{addr("192.0.2.1")},
+			PeerMAC: frame.MAC{2, 9}, CM: &cm.Config{CAGUID: given}})
+		require.NoError(t, err)
 		q, _ := rcQP(t, p, qp.RC)
-		_, err := p.Connect(start, q, netip.MustParseAddr("192.0.2.2"), service, full)
+		_, err = p.Connect(start, q, netip.MustParseAddr("192.0.2.2"), service, full)
 		require.NoError(t, err)
 		var m cm.Message
 		require.NoError(t, m.Decode(decode(t, drain(p, start)[0]).Packet.Payload))
 		want := given
 		if want == 0 {
-			want = 0x505400fffe0000fe // 52:54:00:00:00:fe
+			want = 0x365678fffe9abcde
 		}
 		require.Equal(t, want, m.REQ.LocalCAGUID)
+	}
+}
+
+// TestAddressOfCalls: a call comes from the first address of the peer's family, for link-local
+// and other peers of that scope where there is one.
+func TestAddressOfCalls(t *testing.T) {
+	const v4, global, local = "192.0.2.1", "2001:db8::1", "fe80::1"
+	for _, test := range []struct {
+		gids []string
+		to   string
+		from string // "": none
+	}{
+		{[]string{v4, global, local}, "192.0.2.9", v4},
+		{[]string{global, local, v4}, "192.0.2.9", v4},
+		{[]string{v4, global, local}, "2001:db8::9", global},
+		{[]string{v4, local, global}, "2001:db8::9", global},
+		{[]string{global, local}, "fe80::9", local},
+		{[]string{local, global}, "fe80::9", local},
+		{[]string{v4, local}, "2001:db8::9", local},
+		{[]string{v4, global}, "fe80::9", global},
+		{[]string{"v1 " + v4, global}, "2001:db8::9", global},
+		{[]string{local, "v1 " + global}, "2001:db8::9", global},
+		{[]string{global, local}, "192.0.2.9", ""},
+		{[]string{v4}, "2001:db8::9", ""},
+	} {
+		cfg := softnic.Config{MAC: frame.MAC{2, 1}, PeerMAC: frame.MAC{2, 9}, CM: &cm.Config{}}
+		for _, g := range test.gids {
+			a, v1 := strings.CutPrefix(g, "v1 ")
+			cfg.GIDs = append(cfg.GIDs, addr(a))
+			if v1 {
+				cfg.GIDs[len(cfg.GIDs)-1].Type = softnic.RoCEv1
+			}
+		}
+		p, err := softnic.New(cfg)
+		require.NoError(t, err)
+		q, _ := rcQP(t, p, qp.RC)
+		_, err = p.Connect(start, q, netip.MustParseAddr(test.to), service, full)
+		if test.from == "" {
+			require.ErrorIs(t, err, softnic.ErrAddress, "%v", test)
+			continue
+		}
+		require.NoError(t, err)
+		frames := drain(p, start)
+		require.Equal(t, test.from, decode(t, frames[0]).Src.Unmap().String(), "%v", test)
+	}
+}
+
+// TestCallToEachAddress: a connection is between the two addresses that were called and
+// called from, whichever of its port's they are.
+func TestCallToEachAddress(t *testing.T) {
+	for _, to := range []string{"192.0.2.2", "192.0.2.3", "2001:db8::2", "fe80::2"} {
+		w := newWired(t, func(i int, c *softnic.Config) {
+			if i == 1 {
+				c.GIDs = []softnic.GID{addr("2001:db8::2"), addr("192.0.2.3"), addr("fe80::2")}
+			} else {
+				c.GIDs = []softnic.GID{addr("fe80::1"), addr("2001:db8::1")}
+			}
+		})
+		require.NoError(t, w.ports[1].Listen(service, 0))
+		a, acq := rcQP(t, w.ports[0], qp.RC)
+		b, _ := rcQP(t, w.ports[1], qp.RC)
+		w.on = func(_ int, c *softnic.Call, e *cm.Event) {
+			if e.Kind == cm.EventRequest {
+				require.NoError(t, w.ports[1].Accept(w.now, c, b, full))
+			}
+		}
+		_, err := w.ports[0].Connect(w.now, a, netip.MustParseAddr(to), service, full)
+		require.NoError(t, err)
+		w.run(time.Second)
+		require.NoError(t, a.PostSend(w.now, &qp.SendWR{Op: qp.OpWrite, Flags: qp.Signaled}))
+		w.run(time.Second)
+		require.Equal(t, qp.Success, poll(t, acq).Status, to)
 	}
 }

@@ -209,6 +209,13 @@ func TestWindow(t *testing.T) {
 		for _, window := range []int64{1, 1000, 2000, 5000, 20_000, 0} {
 			s := &spy{needs: congestion.NeedRTT, window: window}
 			c := newCable(t, softnic.Config{Control: s, AckEvery: every}, nil)
+			asked := 0
+			c.pass = func(f *frame.Frame, _ *congestion.INT) bool {
+				if f.Packet.AckReq {
+					asked++
+				}
+				return true
+			}
 			for range 8 {
 				c.write(30_000)
 			}
@@ -219,6 +226,9 @@ func TestWindow(t *testing.T) {
 				require.LessOrEqual(t, int64(c.most), (window+frame-1)/frame+1)
 			} else {
 				require.Equal(t, 240, c.most)
+			}
+			if window == 0 && every == 64 {
+				require.Equal(t, 8, asked, "without a window only the last packet of each message asks for an acknowledgement")
 			}
 			f := s.flows[0]
 			require.Equal(t, f.sent, f.acked)
@@ -392,6 +402,52 @@ func TestTelemetry(t *testing.T) {
 func mustGID(p *softnic.Port) netip.Addr {
 	g, _ := p.GID(0)
 	return netip.AddrFrom16(g).Unmap()
+}
+
+// A full window holds back requests alone, and a pacer also READ responses; an
+// acknowledgement always leaves.
+func TestFullWindowLetsResponsesPass(t *testing.T) {
+	for _, paced := range []bool{false, true} {
+		s := &spy{needs: congestion.NeedRTT, window: 1000}
+		if paced {
+			s.window, s.rate = 0, 8e6 // a microsecond for each byte
+		}
+		c := newCable(t, softnic.Config{Control: s}, nil)
+		q, port, f := c.qps[0], c.ports[0], new(frame.Frame)
+		next := func() string {
+			if !port.NextDecoded(c.now, f) {
+				return "nothing"
+			}
+			return f.Packet.Opcode.String()
+		}
+		n := 0
+		arrives := func(p bth.Packet) {
+			in := frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, Src: mustGID(c.ports[1]), Dst: mustGID(port), SrcMAC: c.ports[1].MAC(), HopLimit: 1, Packet: p}
+			in.Packet.PKey, in.Packet.DestQP, in.Packet.PSN = 0xffff, q.Num(), q.Attr().RQPSN.Add(n)
+			n++
+			require.Equal(t, softnic.Delivered, port.HandleDecoded(c.now, &in))
+		}
+		c.write(8000)
+		require.Equal(t, "RC_RDMA_WRITE_FIRST", next())
+		require.Equal(t, "nothing", next())
+		must(t, q.PostRecv(&qp.RecvWR{}))
+		arrives(bth.Packet{Header: bth.Header{Opcode: bth.RCSendOnly, AckReq: true}})
+		require.Equal(t, "RC_ACKNOWLEDGE", next())
+		require.Equal(t, "nothing", next())
+		read := bth.Packet{Header: bth.Header{Opcode: bth.RCReadRequest}}
+		read.RETH.RKey, read.RETH.DMALen = c.key, 4
+		arrives(read)
+		if paced {
+			require.Equal(t, "nothing", next())
+			due, ok := port.Deadline()
+			require.True(t, ok)
+			require.Equal(t, 1102*time.Microsecond, due.Sub(c.now), "a path MTU, 74 bytes of headers and ICRC, and FCS, at 8 Mb/s")
+			c.now = due
+			port.Tick(c.now)
+		}
+		require.Equal(t, "RC_RDMA_READ_RESPONSE_ONLY", next())
+		require.Equal(t, "nothing", next())
+	}
 }
 
 // A mark comes back as BECN of the next acknowledgement where the receiver says so.

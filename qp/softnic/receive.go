@@ -126,7 +126,11 @@ func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 	}
 	p.counters.RxRoCE++
 	if multicast {
-		return p.handleMulticast(now, f, nil)
+		r := p.handleMulticast(now, f, nil)
+		if r == NoQP {
+			p.counters.RxNoQP++
+		}
+		return r
 	}
 	if q == nil && f.Packet.DestQP == GSIQPN {
 		return p.handleGSI(now, f)
@@ -200,9 +204,6 @@ func (p *Port) handleMulticast(now time.Time, f *frame.Frame, from *QP) Result {
 				r = Delivered
 			}
 		}
-	}
-	if r == NoQP {
-		p.counters.RxNoQP++
 	}
 	return r
 }

@@ -92,9 +92,7 @@ const maxLooped = 256
 // receive the packet too.
 func (p *Port) looped(now time.Time, f *frame.Frame, q *QP) bool {
 	if q != nil && f.Packet.DestQP == qp.MulticastQPN && f.Dst.IsMulticast() {
-		if len(p.groups) != 0 {
-			p.handleMulticast(now, f, q)
-		}
+		p.handleMulticast(now, f, q)
 		return false
 	}
 	if !p.owns(f) {
