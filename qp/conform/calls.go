@@ -27,7 +27,7 @@ func (c *call) again(n *call, idle int64) bool {
 func (w *Watcher) repeats(c *call, i int, b []byte) {
 	h := maphash.Bytes(w.seed, b[:cm.Size]) | 1
 	if c.sent[i] != 0 && c.sent[i] != h {
-		w.report(w.streams[w.newest], CMRepeats, 0, uint64(w.msg.Header.AttributeID), 0)
+		w.report(w.flows.front(), CMRepeats, 0, uint64(w.calls.msg.Header.AttributeID), 0)
 	}
 	c.sent[i] = h
 }
@@ -35,9 +35,9 @@ func (w *Watcher) repeats(c *call, i int, b []byte) {
 // judgeCall judges a message about a connection whose REQ was captured; side is its
 // sender's.
 func (w *Watcher) judgeCall(c *call, side int, b []byte) {
-	s := w.streams[w.newest]
+	s := w.flows.front()
 	tid := c.tid
-	switch m := &w.msg; m.Header.AttributeID {
+	switch m := &w.calls.msg; m.Header.AttributeID {
 	case cm.AttrREP:
 		w.repeats(c, 1, b)
 		c.ids[1], c.qps[1] = m.REP.LocalCommID, m.REP.LocalQPN
@@ -64,7 +64,7 @@ func (w *Watcher) judgeCall(c *call, side int, b []byte) {
 	default:
 		return
 	}
-	if m := w.msg.Header.TransactionID; m != tid {
+	if m := w.calls.msg.Header.TransactionID; m != tid {
 		w.report(s, CMTransaction, tid, m, 0)
 	}
 }
@@ -76,7 +76,7 @@ func (w *Watcher) judgeHeader(service cm.ServiceID, private []byte) {
 		return
 	}
 	if h.MajorVersion != 0 || h.IPVersion != 4 && h.IPVersion != 6 {
-		w.report(w.streams[w.newest], CMHeader, 0, uint64(private[0])<<8|uint64(private[1]), 0)
+		w.report(w.flows.front(), CMHeader, 0, uint64(private[0])<<8|uint64(private[1]), 0)
 	}
 }
 
@@ -87,18 +87,18 @@ func (w *Watcher) callOf(local, remote uint32) (c *call, side int) {
 		return nil, 0
 	}
 	src, dst := unmapped(w.f.Src), unmapped(w.f.Dst)
-	if x := w.findConn(src, dst, local); x != nil && local != 0 && (remote == 0 || x.call.ids[1] == 0 || x.call.ids[1] == remote) {
+	if x := w.calls.find(src, dst, local); x != nil && local != 0 && (remote == 0 || x.call.ids[1] == 0 || x.call.ids[1] == remote) {
 		return &x.call, 0
 	}
-	if x := w.findConn(dst, src, remote); x != nil && (local == 0 || x.call.ids[1] == 0 || x.call.ids[1] == local) {
+	if x := w.calls.find(dst, src, remote); x != nil && (local == 0 || x.call.ids[1] == 0 || x.call.ids[1] == local) {
 		return &x.call, 1
 	}
 	return nil, 0
 }
 
-// ids returns the communication IDs of w.msg, of its sender and its receiver, or 0.
+// ids returns the communication IDs of the current message, of its sender and its receiver, or 0.
 func (w *Watcher) ids() (local, remote uint32) {
-	switch m := &w.msg; m.Header.AttributeID {
+	switch m := &w.calls.msg; m.Header.AttributeID {
 	case cm.AttrREP:
 		return m.REP.LocalCommID, m.REP.RemoteCommID
 	case cm.AttrRTU:

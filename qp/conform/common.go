@@ -62,8 +62,8 @@ func (w *Watcher) partition(s *stream) bool {
 		w.report(s, PKeyZero, 0, uint64(k), 0)
 		return false
 	}
-	if s.peer >= 0 && w.streams[s.peer].pkeyKnown {
-		if other := w.streams[s.peer].pkey; !bth.PKeyMatch(k, other) {
+	if s.peer >= 0 && w.flows.all[s.peer].pkeyKnown {
+		if other := w.flows.all[s.peer].pkey; !bth.PKeyMatch(k, other) {
 			w.report(s, PKeyMismatch, uint64(other), uint64(k), 0)
 			return false
 		}
@@ -150,9 +150,9 @@ func (w *Watcher) congestion(s *stream) {
 		w.report(s, CNPWithoutBECN, 0, 0, 0)
 	}
 	// Time stamps of a microsecond may be off by that much.
-	grain := max(1000, w.grain)
+	grain := max(1000, w.clock.grain)
 	gap := w.now - s.lastCNP
-	if s.lastCNP != 0 && w.cfg.MinCNPGap > 0 && gap >= 0 && gap+grain < int64(w.cfg.MinCNPGap) && !w.still {
+	if s.lastCNP != 0 && w.cfg.MinCNPGap > 0 && gap >= 0 && gap+grain < int64(w.cfg.MinCNPGap) && !w.clock.still {
 		// All CNPs of a flow are the same. Without an identification, one that
 		// comes too soon may be a copy, if other packets of this sender have any.
 		s.closeCNPs++

@@ -50,9 +50,7 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
-	"github.com/roce-go/roce/cnp/pfc"
 	"github.com/roce-go/roce/psn"
-	"github.com/roce-go/roce/qp/cm"
 )
 
 // ErrConfig means that a field of Config is out of its range.
@@ -130,51 +128,84 @@ type Seen struct {
 // Watcher follows the connections of a capture. It is created by New, and is for one
 // goroutine.
 type Watcher struct {
-	cfg    Config
-	find   frame.Finder
-	frames uint64
-	roce   uint64
-	shift  int64 // what is taken off the time since 1970, in nanoseconds, so that now is above 0
-	begun  int64 // time of the first RoCE frame
-	still  bool  // all times are the same so far
-	grain  int64 // all times are multiples of it so far, in nanoseconds: a power of ten
-	now    int64 // of the current frame
-	wire   int
-	source uint32
-	seed   maphash.Seed
-	f      frame.Frame
-	short  bool // w.f is shorter than its headers say: it was cut, or they are wrong
-	full   bool // all headers of w.f.Packet are there
-	vague  bool // the ICRC of w.f.Packet is not: the packet may be damaged
-	seen   Seen
+	cfg  Config
+	find frame.Finder
+	seed maphash.Seed
 
-	sighted  sightings
-	repeat   int64 // how long ago the same was seen, -1: never
-	told     bool  // place or identification show whether it is a copy
-	beside   bool  // w.f was captured at another place than where its flow is judged
+	current
+	roce   uint64 // RoCE frames so far
+	clock  clock
+	copies sightings
+	slices sliced
+	others map[frame.Protocol]uint64
+
+	flows  flows
+	calls  calls
+	pauses pauses
+	totals totals
+
 	unjudged [rules][reasons]uint64
-	others   map[frame.Protocol]uint64
-	slices   sliced
+	found    findings
+}
 
-	streams []*stream
-	free    []int32
-	index   map[key]int32
-	oldest  int32 // list by last use
-	newest  int32
-	evicted uint64
-	past    Counters // of closed streams
-	latency Histogram
-	fct     Histogram
+// current is the frame that is being judged.
+type current struct {
+	frames uint64 // its number, from 1
+	now    int64
+	wire   int // its length
+	source uint32
+	f      frame.Frame
+	short  bool // f is shorter than its headers say: it was cut, or they are wrong
+	full   bool // all headers of f.Packet are there
+	vague  bool // the ICRC of f.Packet is not: the packet may be damaged
+	seen   Seen
+	repeat int64 // how long ago the same was seen, -1: never
+	told   bool  // place or identification show whether it is a copy
+	beside bool  // f was captured at another place than where its flow is judged
+}
 
-	conns [64]conn
-	cmAt  int
-	msg   cm.Message
+// clock is what is known of the time stamps.
+type clock struct {
+	shift int64 // what is taken off the time since 1970, in nanoseconds, so that now is above 0
+	begun int64 // time of the first RoCE frame
+	still bool  // all times are the same so far
+	grain int64 // all times are multiples of it so far, in nanoseconds: a power of ten
+}
 
-	pauses  [pfc.Priorities]Pauses
-	pausers [maxPausers + 1]pauser
+// see notes the time of a RoCE frame, of which it is the first or not.
+func (c *clock) see(now int64, first bool) {
+	if first {
+		c.begun = now
+	} else if now != c.begun {
+		c.still = false
+	}
+	for c.grain > 1 && now%c.grain != 0 {
+		c.grain /= 10
+	}
+}
 
+// totals are of all flows.
+type totals struct {
+	past       Counters // of closed flows
+	latency    Histogram
+	completion Histogram
+}
+
+// findings are those that were not fetched yet.
+type findings struct {
 	queue []Finding
 	taken int
+}
+
+// next puts the next one into f and returns true, or returns false.
+func (q *findings) next(f *Finding) bool {
+	if q.taken == len(q.queue) {
+		q.queue, q.taken = q.queue[:0], 0
+		return false
+	}
+	*f = q.queue[q.taken]
+	q.taken++
+	return true
 }
 
 // New returns a watcher, or ErrConfig.
@@ -198,9 +229,9 @@ func New(cfg Config) (*Watcher, error) {
 		cfg.MinTimeout < 0 || cfg.Reorder < 0 || cfg.Idle < 0 {
 		return nil, ErrConfig
 	}
-	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort, Tunnels: true, VXLANPorts: cfg.VXLANPorts, Sliced: true}, index: make(map[key]int32), oldest: -1, newest: -1,
-		sighted: newSightings(firstRing), still: true, grain: 1e9, seed: maphash.MakeSeed(),
-		others: make(map[frame.Protocol]uint64)}
+	w := &Watcher{cfg: cfg, find: frame.Finder{UDPPort: cfg.UDPPort, Tunnels: true, VXLANPorts: cfg.VXLANPorts, Sliced: true},
+		seed: maphash.MakeSeed(), clock: clock{still: true, grain: 1e9}, copies: newSightings(firstRing),
+		flows: newFlows(), others: make(map[frame.Protocol]uint64)}
 	w.seen.Flow = -1
 	return w, nil
 }
@@ -212,34 +243,34 @@ func (w *Watcher) Frames() uint64 { return w.frames }
 func (w *Watcher) RoCEFrames() uint64 { return w.roce }
 
 // Evicted returns how many flows were closed to make room.
-func (w *Watcher) Evicted() uint64 { return w.evicted }
+func (w *Watcher) Evicted() uint64 { return w.flows.evicted }
 
 // Last returns how the last frame was classified.
 func (w *Watcher) Last() Seen { return w.seen }
 
 // Total returns the counts of all flows, open and closed.
 func (w *Watcher) Total() Counters {
-	c := w.past
-	for i := w.oldest; i >= 0; i = w.streams[i].newer {
-		c.Add(&w.streams[i].Counters)
+	c := w.totals.past
+	for i := w.flows.oldest; i >= 0; i = w.flows.all[i].newer {
+		c.Add(&w.flows.all[i].Counters)
 	}
 	return c
 }
 
 // Latency returns the request-to-acknowledgement latencies of all flows.
-func (w *Watcher) Latency() *Histogram { return &w.latency }
+func (w *Watcher) Latency() *Histogram { return &w.totals.latency }
 
 // Completion returns the flow completion times of all flows.
-func (w *Watcher) Completion() *Histogram { return &w.fct }
+func (w *Watcher) Completion() *Histogram { return &w.totals.completion }
 
 // Pauses returns the pauses of priority prio, 0..7.
-func (w *Watcher) Pauses(prio int) Pauses { return w.pauses[prio&7] }
+func (w *Watcher) Pauses(prio int) Pauses { return w.pauses.all[prio&7] }
 
 // Flows calls yield with each open flow, longest idle first, until it returns
 // false.
 func (w *Watcher) Flows(yield func(*Flow) bool) {
-	for i := w.oldest; i >= 0; {
-		next := w.streams[i].newer
+	for i := w.flows.oldest; i >= 0; {
+		next := w.flows.all[i].newer
 		f := w.view(i)
 		if !yield(&f) {
 			return
@@ -258,9 +289,9 @@ func (w *Watcher) SetSource(n int) { w.source = uint32(n) }
 func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLen int) {
 	w.frames++
 	if w.frames == 1 {
-		w.shift = shiftOf(ts)
+		w.clock.shift = shiftOf(ts)
 	}
-	w.now = ts.UnixNano() - w.shift
+	w.now = ts.UnixNano() - w.clock.shift
 	w.wire = max(wireLen, len(data))
 	w.seen = Seen{Flow: -1}
 	w.vague = false
@@ -269,14 +300,7 @@ func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLe
 	case nil:
 		w.full = true
 		w.roce++
-		if w.roce == 1 {
-			w.begun = w.now
-		} else if w.now != w.begun {
-			w.still = false
-		}
-		for w.grain > 1 && w.now%w.grain != 0 {
-			w.grain /= 10
-		}
+		w.clock.see(w.now, w.roce == 1)
 		if w.cut(len(data), wireLen) {
 			w.packet()
 		}
@@ -291,7 +315,7 @@ func (w *Watcher) HandleFrame(ts time.Time, link frame.Link, data []byte, wireLe
 	case frame.ErrLength:
 		w.roce++
 		w.seen.Class = ClassInvalid
-		w.past.Invalid++
+		w.totals.past.Invalid++
 		w.report(nil, LengthFrame, 0, 0, 0)
 	case bth.ErrTruncated, bth.ErrLength, bth.ErrOpcode, bth.ErrVersion:
 		if w.find.Find(link, data, wireLen, &w.f) != nil {
@@ -308,10 +332,10 @@ func (w *Watcher) packet() {
 	s := w.stream()
 	op := w.f.Packet.Opcode
 	w.seen.Response = op.Class() == bth.Response || op == bth.CNP
-	s.frame(w.now+w.shift, w.wire)
+	s.frame(w.now+w.clock.shift, w.wire)
 	w.repeat = -1
 	id := w.identity()
-	set := w.sighted.setOf(id.sum)
+	set := w.copies.setOf(id.sum)
 	switch w.f.CheckICRC() {
 	case frame.ICRCBad:
 		w.seen.Class = ClassInvalid
@@ -372,8 +396,8 @@ func (w *Watcher) judge(s *stream) {
 // many. Call NextFinding until it returns false after it. A live capture needs it.
 func (w *Watcher) CloseIdle(d time.Duration) int {
 	n := 0
-	for w.oldest >= 0 && w.now-w.last(w.streams[w.oldest]) > int64(d) {
-		w.close(w.oldest)
+	for w.flows.oldest >= 0 && w.now-w.last(w.flows.all[w.flows.oldest]) > int64(d) {
+		w.close(w.flows.oldest)
 		n++
 	}
 	return n
@@ -382,32 +406,24 @@ func (w *Watcher) CloseIdle(d time.Duration) int {
 // Finish reports what only the end of the capture shows, and closes all flows. Call
 // NextFinding until it returns false after it.
 func (w *Watcher) Finish() {
-	w.endPauses()
+	w.pauses.end()
 	w.endCuts()
-	if w.still && w.roce > 1 {
+	if w.clock.still && w.roce > 1 {
 		for _, c := range [...]Check{ResentTimeout, RNRTooEarly, CNPTooOften} {
 			w.leave(c, ReasonClock, w.roce)
 		}
 	}
-	for i := w.oldest; i >= 0; i = w.streams[i].newer {
-		w.finish(w.streams[i])
-		w.streams[i].finished = true
+	for i := w.flows.oldest; i >= 0; i = w.flows.all[i].newer {
+		w.finish(w.flows.all[i])
+		w.flows.all[i].finished = true
 	}
-	for w.oldest >= 0 {
-		w.close(w.oldest)
+	for w.flows.oldest >= 0 {
+		w.close(w.flows.oldest)
 	}
 }
 
 // NextFinding puts the next finding into f and returns true, or returns false.
-func (w *Watcher) NextFinding(f *Finding) bool {
-	if w.taken == len(w.queue) {
-		w.queue, w.taken = w.queue[:0], 0
-		return false
-	}
-	*f = w.queue[w.taken]
-	w.taken++
-	return true
-}
+func (w *Watcher) NextFinding(f *Finding) bool { return w.found.next(f) }
 
 // report queues a finding about the current frame. s may be nil.
 func (w *Watcher) report(s *stream, c Check, want, got uint64, earlier uint64) {
@@ -416,7 +432,7 @@ func (w *Watcher) report(s *stream, c Check, want, got uint64, earlier uint64) {
 
 func (w *Watcher) reportAt(s *stream, c Check, want, got, earlier, at uint64, now int64, p psn.PSN) {
 	f := Finding{Check: c, Severity: checks[c].severity, Frame: at, Earlier: earlier,
-		Time: time.Unix(0, now+w.shift).UTC(), PSN: p, Want: want, Got: got}
+		Time: time.Unix(0, now+w.clock.shift).UTC(), PSN: p, Want: want, Got: got}
 	if w.cfg.Complete {
 		switch c {
 		case AckNeverSentDoubt:
@@ -434,7 +450,7 @@ func (w *Watcher) reportAt(s *stream, c Check, want, got, earlier, at uint64, no
 		s.forgo(c)
 		return
 	}
-	w.queue = append(w.queue, f)
+	w.found.queue = append(w.found.queue, f)
 }
 
 func unmapped(a netip.Addr) netip.Addr { return a.Unmap() }

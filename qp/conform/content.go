@@ -9,8 +9,8 @@ import (
 )
 
 // content stores in e the content of the current packet, whose ICRC is right.
-func (w *Watcher) content(e *content) {
-	f := &w.f
+func (c *current) content(e *content) {
+	f := &c.f
 	e.icrc, e.sport, e.ip = f.Packet.ICRC, f.SrcPort, 0
 	if f.Net == frame.IPv4 {
 		e.ip = binary.BigEndian.Uint32(f.NetPacket[4:])
@@ -20,10 +20,10 @@ func (w *Watcher) content(e *content) {
 
 // sameContent reports whether the current packet has the content of e. It compares the
 // ICRCs, after the fields that may differ were made equal.
-func (w *Watcher) sameContent(e *content) bool {
-	f := &w.f
+func (c *current) sameContent(e *content) bool {
+	f := &c.f
 	var now content
-	w.content(&now)
+	c.content(&now)
 	const pad = 0x30
 	if (now.bth[0]^e.bth[0])&pad != 0 {
 		return false

@@ -46,7 +46,7 @@ func (c *credits) decide(w *Watcher, s *stream, x *exchange, limit uint32, n uin
 		case !o.valid:
 		case int32(o.takes-limit) <= 1:
 			o.valid = false
-		case w.now-o.t > int64(w.cfg.Reorder)+w.grain:
+		case w.now-o.t > int64(w.cfg.Reorder)+w.clock.grain:
 			c.tell(w, s, o, n, limit-uint32(n))
 			return
 		default:
@@ -63,7 +63,7 @@ func (c *credits) decide(w *Watcher, s *stream, x *exchange, limit uint32, n uin
 	// and reordering which do that leave signs.
 	c.close++
 	g := &x.signs
-	if c.close >= often && c.close > 4*(g.late+g.copies+g.lost+g.gaps) && s.Duplicates == 0 && x.earlyN == 0 {
+	if c.close >= often && c.close > 4*(g.late+g.copies+g.lost+g.gaps) && s.Duplicates == 0 && x.early.n == 0 {
 		c.tell(w, s, &c.over[1], n, limit-uint32(n))
 		return
 	}

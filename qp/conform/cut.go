@@ -44,7 +44,7 @@ func (w *Watcher) cut(n, wireLen int) bool {
 		}
 	case n < wireLen: // by the snapshot length, as the capture says
 	case n < *g || w.f.CheckIPv4() == frame.ChecksumBad:
-		w.past.Invalid++
+		w.totals.past.Invalid++
 		w.seen.Class = ClassInvalid
 		w.report(nil, LengthFrame, 0, uint64(n), 0)
 		return false
@@ -88,7 +88,7 @@ func (w *Watcher) Others(yield func(frame.Protocol, uint64) bool) {
 }
 
 // Clock reports whether the time stamps of the RoCE frames advance.
-func (w *Watcher) Clock() bool { return !w.still }
+func (w *Watcher) Clock() bool { return !w.clock.still }
 
 // malformed handles a packet that could not be decoded. w.f.Packet holds an older one.
 func (w *Watcher) malformed(err error) {
@@ -98,7 +98,7 @@ func (w *Watcher) malformed(err error) {
 	p := &w.f.Packet
 	if len(b) < bth.Size {
 		if n < bth.MinSize {
-			w.past.Invalid++
+			w.totals.past.Invalid++
 			*p = bth.Packet{}
 			w.report(nil, LengthOpcode, 0, uint64(n), 0)
 		}
@@ -107,13 +107,13 @@ func (w *Watcher) malformed(err error) {
 	*p = bth.Packet{}
 	_ = p.Header.Decode(b)
 	s := w.stream()
-	s.frame(w.now+w.shift, w.wire)
+	s.frame(w.now+w.clock.shift, w.wire)
 	w.repeat = -1
 	if err == bth.ErrTruncated && n >= bth.MinSize {
 		// Extended headers are cut off: what the BTH says can be used.
 		w.unchecked(s)
 		id := w.identity()
-		set := w.sighted.setOf(id.sum)
+		set := w.copies.setOf(id.sum)
 		w.single(s, &id, &set)
 		return
 	}

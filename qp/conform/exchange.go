@@ -11,6 +11,21 @@ import "time"
 // MSN after a PSN between two numbers. What the requester has received is inferred from its
 // retransmissions.
 type exchange struct {
+	requests
+	recovery
+	progress
+	early  earlyAcks
+	count  messages
+	credit credits
+	doubts []doubt
+	signs  signs
+
+	latency    Histogram
+	completion Histogram
+}
+
+// requests is what was sent.
+type requests struct {
 	started bool
 	certain bool   // the first PSN is known
 	first   uint64 // the first PSN
@@ -25,7 +40,10 @@ type exchange struct {
 	spanOpen bool // the newest request is a READ whose number of PSNs is not known
 	took     uint32
 	depth    int // initiator depth of connection management; 0: not known
+}
 
+// recovery is what was sent again, and what may make the requester do that.
+type recovery struct {
 	last    lastRequest
 	back    episode
 	missed  skips
@@ -35,7 +53,10 @@ type exchange struct {
 	hasty   int           // times in a row that it was retransmitted before the wait was over
 	implied refusal       // a response that shows that an earlier one was lost
 	overdue refusal       // the first sighting of a PSN that a NAK asks for
+}
 
+// progress is what got a response.
+type progress struct {
 	acked    uint64 // above the highest that is complete
 	undone   uint64 // above the highest that was complete before it was retransmitted
 	owed     int    // duplicates and retransmissions, each of which may get a response
@@ -44,16 +65,6 @@ type exchange struct {
 	reach    uint64 // highest PSN responded to since the requester went back
 	heard    uint64 // highest PSN of any response
 	heardAt  int64
-
-	early  [4]earlyAck
-	earlyN int
-	count  messages
-	credit credits
-	doubts []doubt
-	signs  signs
-
-	latency    Histogram
-	completion Histogram
 }
 
 // lastRequest is the newest request.
@@ -141,6 +152,21 @@ type naks struct {
 	doubled  int // NAKs that were repeated, the same in every bit
 }
 
+// earlyAcks are the newest responses to PSNs that were not seen sent.
+type earlyAcks struct {
+	acks [4]earlyAck
+	n    int
+}
+
+func (q *earlyAcks) put(a earlyAck) {
+	if q.n == len(q.acks) {
+		copy(q.acks[:], q.acks[1:])
+		q.n--
+	}
+	q.acks[q.n] = a
+	q.n++
+}
+
 // earlyAck is a response to a PSN that was not seen sent.
 type earlyAck struct {
 	psn   uint64
@@ -166,7 +192,7 @@ type signs struct {
 func (x *exchange) reset() {
 	l := log{ring: x.log.ring, limit: x.log.limit}
 	clear(l.ring)
-	*x = exchange{log: l, reads: x.reads[:0], doubts: x.doubts[:0]}
+	*x = exchange{requests: requests{log: l, reads: x.reads[:0]}, doubts: x.doubts[:0]}
 }
 
 // restart keeps what was measured.
@@ -184,7 +210,7 @@ func (w *Watcher) calm(x *exchange) bool {
 
 func (w *Watcher) exchangeOf(s *stream) *exchange {
 	if s.req == nil {
-		s.req = &exchange{log: log{limit: w.cfg.Window}}
+		s.req = &exchange{requests: requests{log: log{limit: w.cfg.Window}}}
 	}
 	return s.req
 }

@@ -25,19 +25,34 @@ type stream struct {
 	key
 	id           int32
 	older, newer int32 // list by last use; -1: the end
-	peer         int32 // -1: not known
-	pairedBy     pairing
-	firm         bool   // the pair was guessed soon after the request that it answers
-	hits         uint32 // responses that fitted the pair
-	tries        uint32 // of finding a peer
+	partner
+	profile
+	reported
+	congestion
+	place    place
+	finished bool
+	since    int64 // when what was seen of it was forgotten as too old
+	before   int64 // when either direction had a frame before this one
+	silent   int   // time-outs since the last response of any kind
+	Counters
+	req *exchange
+	rsp responder
+}
+
+// partner is the other direction of a flow.
+type partner struct {
+	peer     int32  // -1: not known
+	peerQP   uint32 // QP of the sender, kept when the other direction is closed
+	pairedBy pairing
+	firm     bool   // the pair was guessed soon after the request that it answers
+	hits     uint32 // responses that fitted the pair
+	tries    uint32 // of finding a peer
+}
+
+// profile is what the packets of a flow have in common.
+type profile struct {
 	service      bth.Opcode
 	serviceKnown bool
-	once         [2]uint64 // checks that are reported once
-	suspects     [4]suspect
-	peerQP       uint32 // QP of the sender, kept when the other direction is closed
-	finished     bool
-	since        int64 // when what was seen of it was forgotten as too old
-	before       int64 // when either direction had a frame before this one
 	pkey         uint16
 	pkeyKnown    bool
 	qkey         uint32
@@ -46,17 +61,22 @@ type stream struct {
 	moved        bool // the source port changed
 	mtu          int
 	mtuFirm      bool
+}
+
+// reported is what was found about a flow before.
+type reported struct {
+	once     [2]uint64 // checks that are reported once
+	suspects [4]suspect
+}
+
+// congestion is what is known of a flow's marks and CNPs.
+type congestion struct {
 	lastCNP      int64
-	place        place
-	silent       int    // time-outs since the last response of any kind
+	lastFrame    uint64 // of lastCNP
 	closeCNPs    int    // copies of CNPs, or CNPs too close
-	marks        uint64 // CE marks since
+	marks        uint64 // CE marks
 	firstCE      int64
 	firstCEFrame uint64
-	lastFrame    uint64
-	Counters
-	req *exchange
-	rsp responder
 }
 
 type pairing uint8
@@ -72,7 +92,86 @@ func (w *Watcher) last(s *stream) int64 {
 	if s.Frames == 0 {
 		return 0
 	}
-	return s.Last - w.shift
+	return s.Last - w.clock.shift
+}
+
+// flows is the table of those that are open, and a list of them by last use.
+type flows struct {
+	all     []*stream // by stream.id; closed ones are kept for their memory
+	free    []int32
+	index   map[key]int32
+	oldest  int32 // -1: none
+	newest  int32
+	evicted uint64 // closed to make room
+}
+
+func newFlows() flows { return flows{index: make(map[key]int32), oldest: -1, newest: -1} }
+
+// front returns the flow that was used last, of which there is one.
+func (t *flows) front() *stream { return t.all[t.newest] }
+
+// touch makes flow i the newest.
+func (t *flows) touch(i int32) {
+	if i != t.newest {
+		t.unlink(i)
+		t.link(i)
+	}
+}
+
+// add adds flow k as the newest, in the memory of a closed one where there is one.
+func (t *flows) add(k key) *stream {
+	var i int32
+	if n := len(t.free); n > 0 {
+		i = t.free[n-1]
+		t.free = t.free[:n-1]
+	} else {
+		i = int32(len(t.all))
+		t.all = append(t.all, &stream{})
+	}
+	s := t.all[i]
+	req := s.req
+	*s = stream{key: k, id: i, partner: partner{peer: -1}, req: req}
+	if req != nil {
+		req.reset()
+	}
+	t.index[k] = i
+	t.link(i)
+	return s
+}
+
+// remove removes flow s. Its number may be used again.
+func (t *flows) remove(s *stream) {
+	if s.peer >= 0 && t.all[s.peer].peer == s.id {
+		t.all[s.peer].peer = -1
+	}
+	delete(t.index, s.key)
+	t.unlink(s.id)
+	t.free = append(t.free, s.id)
+}
+
+func (t *flows) link(i int32) {
+	s := t.all[i]
+	s.older, s.newer = t.newest, -1
+	if t.newest >= 0 {
+		t.all[t.newest].newer = i
+	} else {
+		t.oldest = i
+	}
+	t.newest = i
+}
+
+func (t *flows) unlink(i int32) {
+	s := t.all[i]
+	if s.older >= 0 {
+		t.all[s.older].newer = s.newer
+	} else {
+		t.oldest = s.newer
+	}
+	if s.newer >= 0 {
+		t.all[s.newer].older = s.older
+	} else {
+		t.newest = s.older
+	}
 }
 
 // stream returns the flow of w.f, which it creates if there is none, and makes it the
@@ -87,12 +186,12 @@ func (w *Watcher) stream() *stream {
 	w.seen.PSN = w.f.Packet.PSN
 	s.before = w.last(s)
 	if s.peer >= 0 {
-		s.before = max(s.before, w.last(w.streams[s.peer]))
+		s.before = max(s.before, w.last(w.flows.all[s.peer]))
 	}
 	if d := w.now - s.before; s.Frames > 0 && (d > int64(w.cfg.Idle) || d < -int64(w.cfg.Idle)) {
 		w.finish(s)
 		if s.peer >= 0 {
-			w.finish(w.streams[s.peer])
+			w.finish(w.flows.all[s.peer])
 		}
 		w.forget(s)
 		s.since = w.now
@@ -103,21 +202,20 @@ func (w *Watcher) stream() *stream {
 // sameOrPeer returns the flow k where it is the newest or the other direction of
 // that, as for most packets; else nil.
 func (w *Watcher) sameOrPeer(k *key) *stream {
-	if w.newest < 0 {
+	if w.flows.newest < 0 {
 		return nil
 	}
-	s := w.streams[w.newest]
+	s := w.flows.front()
 	if s.key == *k {
 		return s
 	}
 	if s.peer < 0 {
 		return nil
 	}
-	if s = w.streams[s.peer]; s.key != *k {
+	if s = w.flows.all[s.peer]; s.key != *k {
 		return nil
 	}
-	w.unlink(s.id)
-	w.link(s.id)
+	w.flows.touch(s.id)
 	return s
 }
 
@@ -134,41 +232,22 @@ func (w *Watcher) segment() uint64 {
 }
 
 func (w *Watcher) open(k key) *stream {
-	if i, ok := w.index[k]; ok {
-		if i != w.newest {
-			w.unlink(i)
-			w.link(i)
-		}
-		return w.streams[i]
+	if i, ok := w.flows.index[k]; ok {
+		w.flows.touch(i)
+		return w.flows.all[i]
 	}
-	if len(w.index) >= w.cfg.MaxFlows {
-		w.evicted++
-		w.close(w.oldest)
+	if len(w.flows.index) >= w.cfg.MaxFlows {
+		w.flows.evicted++
+		w.close(w.flows.oldest)
 	}
-	var i int32
-	if n := len(w.free); n > 0 {
-		i = w.free[n-1]
-		w.free = w.free[:n-1]
-	} else {
-		i = int32(len(w.streams))
-		w.streams = append(w.streams, &stream{})
-	}
-	s := w.streams[i]
-	req := s.req
-	*s = stream{key: k, id: i, peer: -1, req: req}
-	if req != nil {
-		req.reset()
-	}
-	w.index[k] = i
-	w.link(i)
-	return s
+	return w.flows.add(k)
 }
 
 // forget resets s, and the other direction, except for the counts: the QP number may be in
 // use by another connection.
 func (w *Watcher) forget(s *stream) {
 	if s.peer >= 0 {
-		p := w.streams[s.peer]
+		p := w.flows.all[s.peer]
 		s.peer, p.peer = -1, -1
 		p.forget()
 	}
@@ -180,38 +259,24 @@ func (s *stream) forget() {
 	if req != nil {
 		req.restart()
 	}
-	*s = stream{key: s.key, id: s.id, older: s.older, newer: s.newer, peer: -1, peerQP: s.peerQP,
-		Counters: s.Counters, before: s.before, service: s.service, place: s.place, req: req}
+	*s = stream{key: s.key, id: s.id, older: s.older, newer: s.newer, partner: partner{peer: -1, peerQP: s.peerQP},
+		profile: profile{service: s.service}, Counters: s.Counters, before: s.before, place: s.place, req: req}
 }
 
 func (w *Watcher) link(i int32) {
-	s := w.streams[i]
-	s.older, s.newer = w.newest, -1
-	if w.newest >= 0 {
-		w.streams[w.newest].newer = i
+	s := w.flows.all[i]
+	s.older, s.newer = w.flows.newest, -1
+	if w.flows.newest >= 0 {
+		w.flows.front().newer = i
 	} else {
-		w.oldest = i
+		w.flows.oldest = i
 	}
-	w.newest = i
-}
-
-func (w *Watcher) unlink(i int32) {
-	s := w.streams[i]
-	if s.older >= 0 {
-		w.streams[s.older].newer = s.newer
-	} else {
-		w.oldest = s.newer
-	}
-	if s.newer >= 0 {
-		w.streams[s.newer].older = s.older
-	} else {
-		w.newest = s.older
-	}
+	w.flows.newest = i
 }
 
 // close reports what the end of a flow shows, and removes it.
 func (w *Watcher) close(i int32) {
-	s := w.streams[i]
+	s := w.flows.all[i]
 	if !s.finished {
 		w.finish(s)
 	}
@@ -219,18 +284,12 @@ func (w *Watcher) close(i int32) {
 		f := w.view(i)
 		w.cfg.Closed(&f)
 	}
-	w.past.Add(&s.Counters)
-	// The index may be reused.
-	if s.peer >= 0 && w.streams[s.peer].peer == i {
-		w.streams[s.peer].peer = -1
-	}
-	delete(w.index, s.key)
-	w.unlink(i)
-	w.free = append(w.free, i)
+	w.totals.past.Add(&s.Counters)
+	w.flows.remove(s)
 }
 
 func (w *Watcher) view(i int32) Flow {
-	s := w.streams[i]
+	s := w.flows.all[i]
 	f := Flow{ID: int(i), Src: s.src, Dst: s.dst, QP: s.qp, Peer: -1, Service: s.service.Service(), MTU: s.mtu, Counters: &s.Counters,
 		Latency: &noHistogram, Completion: &noHistogram, PeerQP: s.peerQP}
 	if s.peer >= 0 {
@@ -276,7 +335,7 @@ func (w *Watcher) learnMTU(s *stream, m int, firm bool) {
 		s.req.closeSpan(m)
 	}
 	if s.peer >= 0 {
-		p := w.streams[s.peer]
+		p := w.flows.all[s.peer]
 		if p.mtu == 0 || !p.mtuFirm {
 			p.mtu, p.mtuFirm = m, firm
 			if p.req != nil {

@@ -161,8 +161,8 @@ func (t *sightings) grow() {
 const maxFold = int64(1e9)
 
 // identity returns that of the current packet.
-func (w *Watcher) identity() (id identity) {
-	f := &w.f
+func (c *current) identity() (id identity) {
+	f := &c.f
 	p := &f.Packet
 	h := uint64(p.Opcode)<<56 ^ uint64(p.DestQP)<<32 ^ uint64(p.PSN)
 	h ^= (uint64(f.ID)<<48 ^ uint64(f.TransportLen)<<8) * 0x9e3779b97f4a7c15
@@ -176,7 +176,7 @@ func (w *Watcher) identity() (id identity) {
 	h *= 0xd6e8feb86659fd93
 	h ^= h >> 32
 	id.sum = h | 1
-	if !w.full {
+	if !c.full {
 		return id
 	}
 	x := (uint64(p.AETH.Syndrome)<<40 ^ uint64(p.AETH.MSN) ^ p.RETH.VA ^ uint64(p.RETH.DMALen)<<20 ^ p.AtomicETH.VA) * 0x9e3779b97f4a7c15
@@ -188,12 +188,12 @@ func (w *Watcher) identity() (id identity) {
 }
 
 // placeOf returns a number for the place where the current packet was seen.
-func (w *Watcher) placeOf() uint32 {
-	f := &w.f
+func (c *current) placeOf() uint32 {
+	f := &c.f
 	h := uint64(f.HopLimit)
 	h = h*0x100000001b3 ^ (uint64(f.SrcMAC[0])<<40 | uint64(f.SrcMAC[1])<<32 | uint64(binary.BigEndian.Uint32(f.SrcMAC[2:])))
 	h = h*0x100000001b3 ^ (uint64(f.DstMAC[0])<<40 | uint64(f.DstMAC[1])<<32 | uint64(binary.BigEndian.Uint32(f.DstMAC[2:])))
-	h = h*0x100000001b3 ^ uint64(w.source)<<40 ^ uint64(f.VLANs)
+	h = h*0x100000001b3 ^ uint64(c.source)<<40 ^ uint64(f.VLANs)
 	if f.VLANs > 0 {
 		h ^= uint64(f.VLAN[0].TCI)<<16 ^ uint64(f.VLAN[f.VLANs-1].TCI)<<32
 	}
@@ -264,7 +264,7 @@ func (g *spacing) firm() bool { return g.hits >= 6 && 2*g.hits >= g.fresh }
 // the same packet before.
 func (w *Watcher) spaced(s *stream) bool {
 	g := &s.place.gap
-	return w.repeat >= 0 && g.hits > 0 && g.near(w.repeat, w.grain)
+	return w.repeat >= 0 && g.hits > 0 && g.near(w.repeat, w.clock.grain)
 }
 
 // twice reports whether the packet of which the current one, of flow s, may be a copy was
@@ -274,8 +274,8 @@ func (w *Watcher) twice(s *stream) bool {
 	if w.repeat < 0 || s.peer < 0 {
 		return false
 	}
-	g := &w.streams[s.peer].place.gap
-	return g.hits > 0 && 2*g.hits >= g.fresh && g.near(w.repeat, w.grain)
+	g := &w.flows.all[s.peer].place.gap
+	return g.hits > 0 && 2*g.hits >= g.fresh && g.near(w.repeat, w.clock.grain)
 }
 
 // tells reports whether the IPv4 identification distinguishes packets.
@@ -293,7 +293,7 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	p := &s.place
 	here := w.placeOf()
 	w.beside = p.known && here != p.id
-	e, late := w.sighted.find(id, set)
+	e, late := w.copies.find(id, set)
 	known := e != nil && w.now-e.at < maxFold && w.now-e.at > -maxFold
 	if !p.known {
 		p.known, p.id, p.hops = true, here, f.HopLimit
@@ -301,9 +301,9 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	if known && e.flow != s.id {
 		// The same in another VLAN or tunnel: a router has forwarded it, or it has no tag
 		// at one of the places. Else it is another network with the same addresses.
-		if int(e.flow) < len(w.streams) && e.hops != f.HopLimit || s.net == 0 || w.streams[e.flow].net == 0 {
+		if int(e.flow) < len(w.flows.all) && e.hops != f.HopLimit || s.net == 0 || w.flows.all[e.flow].net == 0 {
 			w.repeat = max(0, w.now-e.at)
-			return w.streams[e.flow]
+			return w.flows.all[e.flow]
 		}
 		known = false
 	}
@@ -319,8 +319,8 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 		}
 		p.away = 0
 		w.repeat = max(0, w.now-e.at)
-		if late >= len(w.sighted.ring)/8 && w.now >= e.at {
-			w.sighted.grow()
+		if late >= len(w.copies.ring)/8 && w.now >= e.at {
+			w.copies.grow()
 		}
 		return s
 	}
@@ -331,7 +331,7 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	w.told = false
 	if known {
 		w.repeat = max(0, w.now-e.at)
-		if p.gap.firm() && p.gap.near(w.repeat, w.grain) && e.flags&isTwice == 0 {
+		if p.gap.firm() && p.gap.near(w.repeat, w.clock.grain) && e.flags&isTwice == 0 {
 			e.flags |= isTwice // one more is a retransmission
 			return s
 		}
@@ -350,10 +350,10 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 			p.lastID = f.ID
 		}
 		if here != p.id {
-			if old := w.sighted.displaced(id); p.away >= 4 && old != nil && old.at <= w.now && w.now-old.at < maxFold {
+			if old := w.copies.displaced(id); p.away >= 4 && old != nil && old.at <= w.now && w.now-old.at < maxFold {
 				// The sighting that is replaced is recent: these may be copies of replaced
 				// ones.
-				w.sighted.grow()
+				w.copies.grow()
 			}
 			if p.away++; p.away > 16 {
 				p.id, p.hops, p.away = here, f.HopLimit, 0
@@ -367,7 +367,7 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	if here != p.id {
 		now.flags = isAway
 	}
-	w.sighted.put(now)
+	w.copies.put(now)
 	return nil
 }
 
@@ -398,10 +398,10 @@ func (w *Watcher) copied(s *stream) {
 	p := &w.f.Packet
 	switch {
 	case !w.told:
-		s.place.gap.learn(w.repeat, w.grain)
+		s.place.gap.learn(w.repeat, w.clock.grain)
 		w.leave(ResentUnknown, ReasonCopies, 1)
-	case p.Opcode.Class() == bth.Response && s.peer >= 0 && w.streams[s.peer].req != nil:
-		w.streams[s.peer].req.nearer(p.PSN, w.frames)
+	case p.Opcode.Class() == bth.Response && s.peer >= 0 && w.flows.all[s.peer].req != nil:
+		w.flows.all[s.peer].req.nearer(p.PSN, w.frames)
 	}
 	switch {
 	case p.Opcode == bth.CNP:

@@ -22,27 +22,34 @@ type conn struct {
 	call     call
 }
 
+// calls are the connections that were set up lately.
+type calls struct {
+	conns [64]conn
+	n     int        // how many there were
+	msg   cm.Message // the current one
+}
+
 // manage follows connection management: REQ and REP have both QP numbers, both first PSNs
 // and the path MTU.
 func (w *Watcher) manage() {
 	b := w.f.Packet.Payload
-	if len(b) < cm.Size || w.msg.Decode(b) != nil {
+	if len(b) < cm.Size || w.calls.msg.Decode(b) != nil {
 		return
 	}
 	src, dst := unmapped(w.f.Src), unmapped(w.f.Dst)
-	grh := w.streams[w.newest].grh
+	grh := w.flows.front().grh
 	if c, side := w.callOf(w.ids()); c != nil {
 		w.judgeCall(c, side, b)
 	}
-	switch w.msg.Header.AttributeID {
+	switch w.calls.msg.Header.AttributeID {
 	case cm.AttrREQ:
-		q := &w.msg.REQ
-		c := w.findConn(src, dst, q.LocalCommID)
+		q := &w.calls.msg.REQ
+		c := w.calls.find(src, dst, q.LocalCommID)
 		if c == nil {
-			c = &w.conns[w.cmAt%len(w.conns)]
-			w.cmAt++
+			c = &w.calls.conns[w.calls.n%len(w.calls.conns)]
+			w.calls.n++
 		}
-		told := call{tid: w.msg.Header.TransactionID, ids: [2]uint32{q.LocalCommID}, qps: [2]uint32{q.LocalQPN}, req: w.now}
+		told := call{tid: w.calls.msg.Header.TransactionID, ids: [2]uint32{q.LocalCommID}, qps: [2]uint32{q.LocalQPN}, req: w.now}
 		if c.src == src && c.dst == dst && c.call.again(&told, int64(w.cfg.Idle)) {
 			told, told.req = c.call, w.now
 		}
@@ -51,36 +58,36 @@ func (w *Watcher) manage() {
 		*c = conn{used: true, call: told, src: src, dst: dst, grh: grh, commID: q.LocalCommID, qp: q.LocalQPN, psn: q.StartingPSN,
 			mtu: q.PathPacketPayloadMTU.Bytes(), depth: int(q.InitiatorDepth), taken: int(q.ResponderResources)}
 	case cm.AttrREP:
-		q := &w.msg.REP
-		c := w.findConn(dst, src, q.RemoteCommID)
+		q := &w.calls.msg.REP
+		c := w.calls.find(dst, src, q.RemoteCommID)
 		if c == nil || !c.used {
 			return
 		}
 		c.used = false
 		w.connect(c, q)
 	case cm.AttrREJ:
-		w.report(w.streams[w.newest], Rejected, 0, uint64(w.msg.REJ.Reason), 0)
+		w.report(w.flows.front(), Rejected, 0, uint64(w.calls.msg.REJ.Reason), 0)
 	case cm.AttrDREQ:
-		w.report(w.streams[w.newest], Disconnected, 0, uint64(w.msg.DREQ.RemoteQPNEECN), 0)
+		w.report(w.flows.front(), Disconnected, 0, uint64(w.calls.msg.DREQ.RemoteQPNEECN), 0)
 	case cm.AttrSIDRREQ:
-		w.judgeHeader(w.msg.SIDRREQ.ServiceID, w.msg.SIDRREQ.PrivateData)
+		w.judgeHeader(w.calls.msg.SIDRREQ.ServiceID, w.calls.msg.SIDRREQ.PrivateData)
 	case cm.AttrSIDRREP:
-		q := &w.msg.SIDRREP
+		q := &w.calls.msg.SIDRREP
 		if q.Status != 0 {
 			return
 		}
-		here := w.newest
+		here := w.flows.newest
 		s := w.open(key{dst, src, q.QPN, w.segment(), grh})
 		s.qkey, s.qkeyKnown = q.QKey, true
 		w.report(s, Named, uint64(q.QKey), uint64(q.QPN), 0)
-		w.unlink(here)
-		w.link(here)
+		w.flows.touch(here)
 	}
 }
 
-func (w *Watcher) findConn(src, dst netip.Addr, id uint32) *conn {
-	for i := range w.conns {
-		c := &w.conns[i]
+// find returns the one that src set up with dst under communication ID id, or nil.
+func (t *calls) find(src, dst netip.Addr, id uint32) *conn {
+	for i := range t.conns {
+		c := &t.conns[i]
 		if c.commID == id && c.src == src && c.dst == dst {
 			return c
 		}
@@ -91,7 +98,7 @@ func (w *Watcher) findConn(src, dst netip.Addr, id uint32) *conn {
 // connect opens both directions of a new connection. The starting PSN in a
 // message is the first that its receiver is to send.
 func (w *Watcher) connect(c *conn, q *cm.REP) {
-	here := w.newest
+	here := w.flows.newest
 	there := w.open(key{c.src, c.dst, q.LocalQPN, w.segment(), c.grh})
 	back := w.open(key{c.dst, c.src, c.qp, w.segment(), c.grh})
 	for _, side := range [2]struct {
@@ -117,15 +124,14 @@ func (w *Watcher) connect(c *conn, q *cm.REP) {
 	w.join(there, back, pairCM)
 	w.reportAt(there, Connected, uint64(c.qp), uint64(q.LocalQPN), 0, w.frames, w.now, psn.PSN(q.StartingPSN))
 	// The flow of the datagram itself stays the newest.
-	w.unlink(here)
-	w.link(here)
+	w.flows.touch(here)
 }
 
 // finish reports what the end of a flow shows.
 func (w *Watcher) finish(s *stream) {
 	var p *stream
 	if s.peer >= 0 {
-		p = w.streams[s.peer]
+		p = w.flows.all[s.peer]
 	}
 	if p != nil && s.marks >= 3 && p.CNPs == 0 && w.last(p) > s.firstCE {
 		w.reportAt(p, ECNUnanswered, 0, s.marks, s.firstCEFrame, 0, w.now, 0)
@@ -138,10 +144,10 @@ func (w *Watcher) finish(s *stream) {
 	w.recount(s, x)
 	w.settle(x)
 	w.unheard(s, x)
-	if x.earlyN > 0 && !w.cfg.Complete {
-		a := &x.early[x.earlyN-1]
+	if x.early.n > 0 && !w.cfg.Complete {
+		a := &x.early.acks[x.early.n-1]
 		w.reportAt(s.peerOr(w), AckNeverSentDoubt, uint64(psn.Wrap(x.next)), 0, 0, a.frame, a.t, psn.Wrap(a.psn))
-		x.earlyN = 0
+		x.early.n = 0
 	}
 	if p != nil && p.rsp.dead {
 		return

@@ -11,7 +11,7 @@ import (
 // addresses, with the current PSN outstanding.
 func (w *Watcher) pair(s *stream) *stream {
 	if s.peer >= 0 {
-		p := w.streams[s.peer]
+		p := w.flows.all[s.peer]
 		x := p.req
 		if s.pairedBy == pairCM || x == nil || !x.started || s.pairedBy == pairPort && portsTell(s, p) {
 			w.hit(s)
@@ -99,12 +99,12 @@ const maxLively = 1024
 
 // lively calls yield with the flows that were active recently, the newest first.
 func (w *Watcher) lively(yield func(*stream) bool) {
-	i := w.newest
+	i := w.flows.newest
 	for range maxLively {
-		if i < 0 || w.now-w.last(w.streams[i]) > int64(w.cfg.Idle) || !yield(w.streams[i]) {
+		if i < 0 || w.now-w.last(w.flows.all[i]) > int64(w.cfg.Idle) || !yield(w.flows.all[i]) {
 			return
 		}
-		i = w.streams[i].older
+		i = w.flows.all[i].older
 	}
 }
 
@@ -115,7 +115,7 @@ func (w *Watcher) mispaired(s *stream) bool {
 		s.firm && !(w.early(s) && !w.only(s)) && !w.rivals(s) {
 		return false
 	}
-	p := w.streams[s.peer]
+	p := w.flows.all[s.peer]
 	if p.req != nil {
 		p.req.count.known = false
 	}
@@ -128,7 +128,7 @@ func (w *Watcher) mispaired(s *stream) bool {
 // early reports whether a response of s may be to a request that was sent before the
 // capture began, or before what was seen was forgotten.
 func (w *Watcher) early(s *stream) bool {
-	return !w.cfg.Complete && w.now-max(w.begun, s.since) < int64(w.cfg.MinTimeout)
+	return !w.cfg.Complete && w.now-max(w.clock.begun, s.since) < int64(w.cfg.MinTimeout)
 }
 
 // fitness is how well a response fits what was requested with its PSN.
@@ -242,7 +242,7 @@ func (w *Watcher) join(s, t *stream, by pairing) {
 		if x.peer < 0 || x.peer == s.id || x.peer == t.id {
 			continue
 		}
-		old := w.streams[x.peer]
+		old := w.flows.all[x.peer]
 		old.peer = -1
 		for _, y := range [2]*stream{x, old} {
 			if y.req != nil {
@@ -282,7 +282,7 @@ func (w *Watcher) only(s *stream) bool {
 func (w *Watcher) rivals(s *stream) bool {
 	for t := range w.lively {
 		if t.src != s.dst || t.dst != s.src || t.req == nil || !t.req.started || t.peer == s.id ||
-			t.peer >= 0 && (t.pairedBy != pairGuessed || w.streams[t.peer].hits >= sureHits) {
+			t.peer >= 0 && (t.pairedBy != pairGuessed || w.flows.all[t.peer].hits >= sureHits) {
 			continue
 		}
 		if u := psn.Unwrap(t.req.next, w.f.Packet.PSN); u+64 >= t.req.acked && u < t.req.next+64 &&

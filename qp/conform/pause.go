@@ -8,89 +8,100 @@ import (
 // maxPausers is how many senders of pause frames are counted separately.
 const maxPausers = 16
 
+// pauses are the PFC and PAUSE frames.
+type pauses struct {
+	all [pfc.Priorities]Pauses
+	by  [maxPausers + 1]pauser // the last: all further senders
+}
+
 // pauser is one sender of pause frames.
 type pauser struct {
-	mac   [6]byte
+	mac   frame.MAC
 	known bool
 	until [pfc.Priorities]int64 // end of the pause by its own time; 0: not paused
 	since [pfc.Priorities]int64
 	by    [pfc.Priorities]Pauses
 }
 
-// pause handles a frame that is not RoCE.
+// pause handles a frame that is not RoCE, and reports whether it was a pause.
 func (w *Watcher) pause(b []byte) bool {
 	var f pfc.Frame
 	if f.Decode(b) != nil {
 		return false
 	}
 	w.seen.Class = ClassPaused
-	p := &w.pausers[maxPausers] // of all further senders
-	for i := range w.pausers[:maxPausers] {
-		q := &w.pausers[i]
-		if q.known && q.mac == f.Src {
-			p = q
-			break
+	w.pauses.count(&f, w.now, w.cfg.LinkRate)
+	return true
+}
+
+// of returns the sender with address mac.
+func (t *pauses) of(mac frame.MAC) *pauser {
+	for i := range t.by[:maxPausers] {
+		p := &t.by[i]
+		if !p.known {
+			*p = pauser{mac: mac, known: true}
 		}
-		if !q.known {
-			p = q
-			*p = pauser{mac: f.Src, known: true}
-			break
+		if p.mac == mac {
+			return p
 		}
 	}
-	for prio := range w.pauses {
+	return &t.by[maxPausers]
+}
+
+// count counts frame f, on a link of rate bits per second.
+func (t *pauses) count(f *pfc.Frame, now int64, rate uint64) {
+	p := t.of(f.Src)
+	for prio := range t.all {
 		quanta, ok := f.Time(prio)
 		if !ok {
 			continue
 		}
-		t, own := &w.pauses[prio], &p.by[prio]
+		all, own := &t.all[prio], &p.by[prio]
 		if since := p.since[prio]; since != 0 {
-			end := w.now
+			end := now
 			if u := p.until[prio]; u != 0 {
 				end = min(end, u)
 			}
-			if end > since {
-				t.Time += durationOf(end - since)
-				own.Time += durationOf(end - since)
-			}
+			all.Time += durationOf(end - since)
+			own.Time += durationOf(end - since)
 			p.since[prio], p.until[prio] = 0, 0
 		}
 		if quanta == 0 {
-			t.Resume++
+			all.Resume++
 			own.Resume++
 			continue
 		}
-		t.Frames++
+		all.Frames++
 		own.Frames++
-		p.since[prio] = w.now
-		if w.cfg.LinkRate != 0 {
-			p.until[prio] = w.now + int64(pfc.Duration(quanta, w.cfg.LinkRate))
+		p.since[prio] = now
+		if rate != 0 {
+			p.until[prio] = now + int64(pfc.Duration(quanta, rate))
 		}
 	}
-	return true
+}
+
+// end counts the pauses that end by their own time.
+func (t *pauses) end() {
+	for i := range t.by {
+		p := &t.by[i]
+		for prio := range p.since {
+			if s, u := p.since[prio], p.until[prio]; s != 0 && u != 0 {
+				t.all[prio].Time += durationOf(u - s)
+				p.by[prio].Time += durationOf(u - s)
+			}
+			p.since[prio], p.until[prio] = 0, 0
+		}
+	}
 }
 
 // PausesBy calls yield with the pauses of each sender and priority, until it returns false.
 // Beyond 16 senders, the others are counted together, under the zero address.
 func (w *Watcher) PausesBy(yield func(mac frame.MAC, prio int, p Pauses) bool) {
-	for i := range w.pausers {
-		for prio, p := range w.pausers[i].by {
-			if p != (Pauses{}) && !yield(w.pausers[i].mac, prio, p) {
+	for i := range w.pauses.by {
+		for prio, p := range w.pauses.by[i].by {
+			if p != (Pauses{}) && !yield(w.pauses.by[i].mac, prio, p) {
 				return
 			}
-		}
-	}
-}
-
-// endPauses counts the pauses that end by their own time.
-func (w *Watcher) endPauses() {
-	for i := range w.pausers {
-		p := &w.pausers[i]
-		for prio := range p.since {
-			if s, u := p.since[prio], p.until[prio]; s != 0 && u != 0 {
-				w.pauses[prio].Time += durationOf(u - s)
-				p.by[prio].Time += durationOf(u - s)
-			}
-			p.since[prio], p.until[prio] = 0, 0
 		}
 	}
 }

@@ -137,7 +137,7 @@ func (w *Watcher) took(x *exchange, latency, completion int64, n int) {
 	for _, h := range [...]struct {
 		h *Histogram
 		d int64
-	}{{&x.latency, latency}, {&x.completion, completion}, {&w.latency, latency}, {&w.fct, completion}} {
+	}{{&x.latency, latency}, {&x.completion, completion}, {&w.totals.latency, latency}, {&w.totals.completion, completion}} {
 		if n > 0 {
 			h.h.add(h.d)
 		} else {
@@ -151,7 +151,7 @@ func (w *Watcher) took(x *exchange, latency, completion int64, n int) {
 func (w *Watcher) recount(s *stream, x *exchange) {
 	if s.peer >= 0 && x.answered > 0 && x.answered < x.next && x.answered >= x.acked {
 		x.over = true
-		w.cover(w.streams[s.peer], x, x.answered)
+		w.cover(w.flows.all[s.peer], x, x.answered)
 		x.over = false
 	}
 	for v := x.acked; v < x.undone && v < x.acked+uint64(len(x.log.ring)); v++ {

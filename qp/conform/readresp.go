@@ -115,7 +115,7 @@ func (w *Watcher) repeated(s *stream, x *exchange, d *read, again bool) {
 		s.Duplicates++
 		x.signs.copies++
 		if w.repeat >= 0 {
-			s.place.gap.learn(w.repeat, w.grain)
+			s.place.gap.learn(w.repeat, w.clock.grain)
 		}
 		w.report(s, DuplicateResponse, 0, 0, 0)
 		return

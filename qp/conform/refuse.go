@@ -144,7 +144,7 @@ func (w *Watcher) nakAgain(s *stream, x *exchange) {
 		w.seen.Class = ClassCopy
 		s.Duplicates++
 		if w.repeat >= 0 {
-			s.place.gap.learn(w.repeat, w.grain)
+			s.place.gap.learn(w.repeat, w.clock.grain)
 		}
 		w.report(s, DuplicateResponse, 0, 0, frame)
 		// A single one may be a copy made by the network. But a network does not copy every

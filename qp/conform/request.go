@@ -30,7 +30,7 @@ func (w *Watcher) request(s *stream, payload int) {
 		x.started, x.first, x.next, x.acked, x.begun = true, u, u, u, w.now
 		x.certain = x.certain || w.cfg.Complete
 		x.voidTo = 0
-		if x.certain || w.evicted == 0 && w.now-max(w.begun, s.since) > 100*int64(w.cfg.MinTimeout) {
+		if x.certain || w.flows.evicted == 0 && w.now-max(w.clock.begun, s.since) > 100*int64(w.cfg.MinTimeout) {
 			x.fresh = u // who had sent it before would not have been silent for so long
 		}
 		if x.certain {
@@ -63,7 +63,7 @@ func (w *Watcher) request(s *stream, payload int) {
 // packet does not continue it.
 func (w *Watcher) reused(s *stream, x *exchange, u uint64) bool {
 	p := &w.f.Packet
-	dead := s.peer >= 0 && w.streams[s.peer].rsp.dead
+	dead := s.peer >= 0 && w.flows.all[s.peer].rsp.dead
 	if dead {
 		// What was in flight at the time of the error may still arrive.
 		if u > x.next || u+64 < x.next {
@@ -86,11 +86,11 @@ func (w *Watcher) reused(s *stream, x *exchange, u uint64) bool {
 }
 
 // differs reports whether the current packet differs from the one that had PSN u before.
-func (w *Watcher) differs(x *exchange, u uint64) bool {
-	p := &w.f.Packet
+func (c *current) differs(x *exchange, u uint64) bool {
+	p := &c.f.Packet
 	e := x.log.at(u)
 	return e == nil || e.op != p.Opcode ||
-		p.Opcode.Operation() != bth.ReadRequest && w.full && !w.f.Truncated() && e.flags&hasContent != 0 && !w.sameContent(&e.content)
+		p.Opcode.Operation() != bth.ReadRequest && c.full && !c.f.Truncated() && e.flags&hasContent != 0 && !c.sameContent(&e.content)
 }
 
 // newRequest handles a PSN above all before.
@@ -118,7 +118,7 @@ func (w *Watcher) newRequest(s *stream, x *exchange, u uint64, payload int) {
 	if !skipped {
 		w.wasEarly(s, x, u, u+n)
 	} else {
-		x.earlyN = 0
+		x.early.n = 0
 	}
 	x.next = u + n
 	if x.spanOpen && s.mtu != 0 {
@@ -135,7 +135,7 @@ func (w *Watcher) goesOn(s *stream, x *exchange, u uint64) {
 		// A requester that has received the RNR NAK sends nothing. Packets right after it
 		// may have been in flight, and the NAK may have been lost.
 		since := w.now - x.rnr.t
-		if since > w.flight(x) && since+max(2000, w.grain) < int64(x.wait) && !w.still {
+		if since > w.flight(x) && since+max(2000, w.clock.grain) < int64(x.wait) && !w.clock.still {
 			w.doubt(s, x, NewDuringRNR, uint64(x.wait), uint64(since), x.rnr.frame)
 		}
 	}
@@ -151,7 +151,7 @@ func (w *Watcher) flight(x *exchange) int64 {
 // peerOr returns the stream of the other direction, or s itself.
 func (s *stream) peerOr(w *Watcher) *stream {
 	if s.peer >= 0 {
-		return w.streams[s.peer]
+		return w.flows.all[s.peer]
 	}
 	return s
 }
@@ -204,11 +204,11 @@ func (w *Watcher) enter(s *stream, x *exchange, u uint64, payload int) uint64 {
 const noSRQ = 1 << 24
 
 // srq returns the number of the SRQ that the packet names.
-func (w *Watcher) srq() uint32 {
-	if !w.full {
+func (c *current) srq() uint32 {
+	if !c.full {
 		return noSRQ
 	}
-	return w.f.Packet.XRCETH.SRQ
+	return c.f.Packet.XRCETH.SRQ
 }
 
 // follows judges e against the packet before it. Rules RS-05, RS-07, XR-2.

@@ -115,8 +115,8 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 
 // resumes reports whether the current READ request may ask for the rest of d from PSN u
 // on, whatever the MTU is.
-func (w *Watcher) resumes(d *read, u uint64) bool {
-	p := &w.f.Packet
+func (c *current) resumes(d *read, u uint64) bool {
+	p := &c.f.Packet
 	skipped := d.len - p.RETH.DMALen
 	mtu := uint64(skipped) / (u - d.start)
 	return p.RETH.DMALen < d.len && p.RETH.VA == d.va+uint64(skipped) && p.RETH.RKey == d.rkey && uint64(skipped)%(u-d.start) == 0 &&
@@ -340,7 +340,7 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 		x.nak.open.valid, x.implied.valid = false, false
 		x.passRNR(u)
 	default:
-		settled := s.peer >= 0 && (s.pairedBy == pairCM || w.streams[s.peer].hits > 1) // earlier NAKs were seen
+		settled := s.peer >= 0 && (s.pairedBy == pairCM || w.flows.all[s.peer].hits > 1) // earlier NAKs were seen
 		if x.nak.open.valid && x.nak.n == 1 && x.nak.seen && settled && x.signs.copies+x.signs.late+x.signs.lost+x.signs.gaps == 0 &&
 			u < x.nak.open.psn && w.quick(x.nak.open.t) && w.quick(last) && !answered(w.f.Packet.Opcode) {
 			// Before the PSN that the NAK asks for, and too soon for a time-out. It may be
@@ -405,14 +405,14 @@ func (x *exchange) impliedBefore(w *Watcher, u uint64) bool {
 
 // oneWay reports whether nothing was seen of the other direction.
 func (w *Watcher) oneWay(s *stream) bool {
-	return s.peer < 0 || w.streams[s.peer].rsp.frames == 0
+	return s.peer < 0 || w.flows.all[s.peer].rsp.frames == 0
 }
 
 // tooEarly judges the wait after an RNR NAK. Rule RQ-28.
 func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 	wait := int64(x.wait)
-	slack := min(int64(w.cfg.Reorder), wait/4) + max(2000, w.grain)
-	if since+slack >= wait || w.still {
+	slack := min(int64(w.cfg.Reorder), wait/4) + max(2000, w.clock.grain)
+	if since+slack >= wait || w.clock.still {
 		x.hasty = 0
 		return
 	}

@@ -166,12 +166,7 @@ func (w *Watcher) ahead(s *stream, x *exchange, u uint64, plain bool) {
 	if !plain {
 		a.kind = 1
 	}
-	if x.earlyN == len(x.early) {
-		copy(x.early[:], x.early[1:])
-		x.earlyN--
-	}
-	x.early[x.earlyN] = a
-	x.earlyN++
+	x.early.put(a)
 }
 
 // wasEarly judges, when the PSNs [u, next) are sent for the first time, responses that were
@@ -183,17 +178,17 @@ func (w *Watcher) ahead(s *stream, x *exchange, u uint64, plain bool) {
 // place than the rest of its flow does not show when it passed here.
 func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 	kept := 0
-	for i := range x.earlyN {
-		a := &x.early[i]
+	for i := range x.early.n {
+		a := &x.early.acks[i]
 		switch d := w.now - a.t; {
 		case a.psn >= next && d < int64(w.cfg.MinTimeout):
-			x.early[kept] = *a
+			x.early.acks[kept] = *a
 			kept++
 			fallthrough
 		case a.kind != 0 || a.psn < u || d < 0:
-		case d > int64(w.cfg.Reorder)+w.grain && d < int64(w.cfg.MinTimeout) && u >= x.voidTo && x.signs.copies+x.signs.late == 0 && !w.beside:
+		case d > int64(w.cfg.Reorder)+w.clock.grain && d < int64(w.cfg.MinTimeout) && u >= x.voidTo && x.signs.copies+x.signs.late == 0 && !w.beside:
 			w.reportAt(s.peerOr(w), AckNeverSent, uint64(w.f.Packet.PSN), 0, w.frames, a.frame, a.t, psn.Wrap(a.psn))
-			kept, x.earlyN = 0, 0
+			kept, x.early.n = 0, 0
 			return
 		case a.psn < next && d <= int64(w.cfg.Reorder):
 			if n, ok := x.numberAtLeast(u - 1); ok && w.isEndAt(x, u) && newer(a.msn, n) <= 0 && !w.beside {
@@ -203,7 +198,7 @@ func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 			}
 		}
 	}
-	x.earlyN = kept
+	x.early.n = kept
 }
 
 // isEndAt reports whether a message of SEND or WRITE ends at PSN u.
@@ -280,7 +275,7 @@ func (w *Watcher) ack(s *stream, x *exchange, u uint64) {
 		s.Acks--
 		x.signs.copies++
 		if w.repeat >= 0 {
-			s.place.gap.learn(w.repeat, w.grain)
+			s.place.gap.learn(w.repeat, w.clock.grain)
 		}
 		w.report(s, DuplicateResponse, 0, 0, s.rsp.lastFrame)
 	}
