@@ -18,6 +18,11 @@ type key struct {
 	grh      bool
 }
 
+// is reports whether two keys are equal. The operator would compare all bytes in a call.
+func (k *key) is(o *key) bool {
+	return k.qp == o.qp && k.net == o.net && k.grh == o.grh && k.src == o.src && k.dst == o.dst
+}
+
 // stream is the state of one flow. Its packets are requests of its sender, which req
 // follows, and responses of its sender to the requests of the other direction, peer, whose
 // req they are compared with.
@@ -206,13 +211,13 @@ func (w *Watcher) sameOrPeer(k *key) *stream {
 		return nil
 	}
 	s := w.flows.front()
-	if s.key == *k {
+	if s.key.is(k) {
 		return s
 	}
 	if s.peer < 0 {
 		return nil
 	}
-	if s = w.flows.all[s.peer]; s.key != *k {
+	if s = w.flows.all[s.peer]; !s.key.is(k) {
 		return nil
 	}
 	w.flows.touch(s.id)

@@ -37,7 +37,7 @@ const (
 // identity is the part of a packet that is the same at every place. What a capture has cut
 // off, perhaps at one place only, is 0.
 type identity struct {
-	sum  uint64 // of addresses, IPv4 identification, BTH and length
+	sum  uint64 // of addresses, IPv4 identification, BTH and length: see setBits
 	icrc uint32 // covers the payload, too
 	ext  uint16 // a sum of the extended headers
 }
@@ -79,11 +79,15 @@ func newSightings(n int) sightings {
 
 func tagOf(sum uint64) place32 { return (place32(sum>>40) | 1) << turnBits }
 
+// setBits is how many low bits of a sum say where in the index it is. They rise with the
+// PSN, so that the sets of a flow's packets lie beside each other in memory.
+const setBits = 24
+
+func (t *sightings) set(sum uint64) *[setSize]place32 { return &t.index[int(sum)&(len(t.index)-1)] }
+
 // setOf returns the set of the index for sum. Loading it is slow: a caller with other work
 // does that between setOf and find.
-func (t *sightings) setOf(sum uint64) [setSize]place32 {
-	return t.index[int(sum>>8)&(len(t.index)-1)]
-}
+func (t *sightings) setOf(sum uint64) [setSize]place32 { return *t.set(sum) }
 
 // find returns the newest sighting that may be of id, and how many were put since, or nil;
 // set is setOf(id.sum).
@@ -119,7 +123,7 @@ func (t *sightings) way(g *[setSize]place32, id *identity) int {
 // displaced returns the sighting that can no longer be found when the next is of id; nil:
 // none.
 func (t *sightings) displaced(id *identity) *sighting {
-	g := &t.index[int(id.sum>>8)&(len(t.index)-1)]
+	g := t.set(id.sum)
 	p := g[t.way(g, id)]
 	if p == 0 {
 		p = place32(t.n)
@@ -133,7 +137,7 @@ func (t *sightings) displaced(id *identity) *sighting {
 
 // put stores e as the newest.
 func (t *sightings) put(e sighting) {
-	g := &t.index[int(e.sum>>8)&(len(t.index)-1)]
+	g := t.set(e.sum)
 	g[t.way(g, &identity{e.sum, e.icrc, e.ext})] = tagOf(e.sum) | place32(t.n&turnMask)
 	t.ring[int(t.n)&(len(t.ring)-1)] = e
 	t.n++
@@ -164,18 +168,19 @@ const maxFold = int64(1e9)
 func (c *current) identity() (id identity) {
 	f := &c.f
 	p := &f.Packet
-	h := uint64(p.Opcode)<<56 ^ uint64(p.DestQP)<<32 ^ uint64(p.PSN)
-	h ^= (uint64(f.ID)<<48 ^ uint64(f.TransportLen)<<8) * 0x9e3779b97f4a7c15
+	var ends uint64
 	n := f.NetPacket
 	switch {
 	case f.Net == frame.IPv4 && len(n) >= 20:
-		h ^= binary.BigEndian.Uint64(n[12:])
+		ends = binary.BigEndian.Uint64(n[12:])
 	case len(n) >= 40:
-		h ^= binary.BigEndian.Uint64(n[16:]) ^ binary.BigEndian.Uint64(n[32:])*3
+		ends = binary.BigEndian.Uint64(n[16:]) ^ binary.BigEndian.Uint64(n[32:])*3
 	}
+	flow := (ends ^ uint64(p.DestQP)<<32) * 0xd6e8feb86659fd93
+	h := flow ^ uint64(p.Opcode)<<56 ^ uint64(p.PSN)
+	h ^= (uint64(f.ID)<<48 ^ uint64(f.TransportLen)<<8) * 0x9e3779b97f4a7c15
 	h *= 0xd6e8feb86659fd93
-	h ^= h >> 32
-	id.sum = h | 1
+	id.sum = (h|1<<63)&^(1<<setBits-1) | (flow>>40+uint64(p.PSN))&(1<<setBits-1)
 	if !c.full {
 		return id
 	}

@@ -181,7 +181,9 @@ func (w *Watcher) enter(s *stream, x *exchange, u uint64, payload int) uint64 {
 		x.took++
 	}
 	e := x.log.slot(u)
-	*e = entry{psn: u, first: w.now, last: w.now, start: w.now, frame: w.frames, op: op, sends: 1, srq: w.srq(), takes: x.took, flags: flags}
+	*e = entry{}
+	e.psn, e.first, e.last, e.start, e.frame = u, w.now, w.now, w.now, w.frames
+	e.op, e.sends, e.srq, e.takes, e.flags = op, 1, w.srq(), x.took, flags
 	if w.full && !w.f.Truncated() && op.Service() != bth.UC {
 		e.flags |= hasContent
 		w.content(&e.content)
