@@ -709,8 +709,8 @@ func (m *Machine) check() error {
 	switch {
 	case half != m.halfOpen || half > m.cfg.MaxHalfOpen:
 		return fmt.Errorf("CM-19: %d calls are half-open, counted are %d, allowed %d", half, m.halfOpen, m.cfg.MaxHalfOpen)
-	case m.listeners[0].open != m.halfOpen:
-		return fmt.Errorf("CM-19: the listener counts %d half-open calls, want %d", m.listeners[0].open, m.halfOpen)
+	case m.listener(xService).open != m.halfOpen:
+		return fmt.Errorf("CM-19: the listener counts %d half-open calls, want %d", m.listener(xService).open, m.halfOpen)
 	case timers != m.timers.Len():
 		return fmt.Errorf("%d timers for %d calls", m.timers.Len(), timers)
 	}

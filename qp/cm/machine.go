@@ -121,7 +121,7 @@ type MachineCounters struct {
 // for Deadline.** Each call that the owner starts, or that an event reports, has exactly
 // one event with Last set.
 //
-// All memory is allocated by NewMachine. A Machine is not safe for concurrent use.
+// All memory but that of listeners is allocated by NewMachine. A Machine is not safe for concurrent use.
 type Machine struct {
 	cfg       Config
 	rng       *rand.ChaCha8 // nil: communication IDs are consecutive
@@ -134,7 +134,7 @@ type Machine struct {
 	byID      index // local communication ID
 	byRemote  index // peer's CA GUID and communication ID
 	byQPN     index // peer's CA GUID and QP number
-	listeners []listener
+	listeners map[ServiceID]*listener
 	timers    clock.Heap[*call] // those that wait for a time
 	sending   fifo              // calls with a message to send
 	events    fifo              // calls with events
@@ -153,7 +153,7 @@ func NewMachine(cfg Config) (*Machine, error) {
 		return nil, err
 	}
 	n := cfg.MaxCalls
-	m := &Machine{cfg: cfg, calls: make([]call, n), free: make([]int32, n), timers: clock.NewHeap(func(c *call, at int) { c.timer.at = int32(at) })}
+	m := &Machine{cfg: cfg, listeners: make(map[ServiceID]*listener), calls: make([]call, n), free: make([]int32, n), timers: clock.NewHeap(func(c *call, at int) { c.timer.at = int32(at) })}
 	m.timers.Grow(n)
 	m.replies.ring = make([]reply, 8)
 	if n > 8 {
@@ -261,25 +261,13 @@ func (m *Machine) Listen(service ServiceID, backlog int) error {
 	if backlog <= 0 {
 		backlog = m.cfg.MaxHalfOpen
 	}
-	m.listeners = append(m.listeners, listener{service: service, backlog: backlog})
+	m.listeners[service] = &listener{service: service, backlog: backlog}
 	return nil
 }
 
 // Unlisten removes the listener. Calls that were reported are kept.
 func (m *Machine) Unlisten(service ServiceID) {
-	for i := range m.listeners {
-		if m.listeners[i].service == service {
-			m.listeners = append(m.listeners[:i], m.listeners[i+1:]...)
-			return
-		}
-	}
+	delete(m.listeners, service)
 }
 
-func (m *Machine) listener(service ServiceID) *listener {
-	for i := range m.listeners {
-		if m.listeners[i].service == service {
-			return &m.listeners[i]
-		}
-	}
-	return nil
-}
+func (m *Machine) listener(service ServiceID) *listener { return m.listeners[service] }

@@ -3,7 +3,9 @@ package endpoint
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"time"
@@ -71,6 +73,31 @@ func (c *ConnConfig) defaults(e *Endpoint) {
 	}
 }
 
+// mostReceives is how many bytes the receives of a connection may have.
+const mostReceives = min(math.MaxInt>>1, 1<<36)
+
+// check returns an error for values that are out of range, where the queue pair has none.
+func (c *ConnConfig) check() error {
+	for _, v := range []struct {
+		name      string
+		got, most int
+	}{
+		{"SendDepth", c.SendDepth, 1 << 20}, {"RecvDepth", c.RecvDepth, 1 << 20}, {"RecvSize", c.RecvSize, math.MaxInt32},
+		{"MaxRdAtomic", c.MaxRdAtomic, 255}, {"MaxDestRdAtomic", c.MaxDestRdAtomic, 255}, {"RetryCnt", int(c.RetryCnt), 7}, {"RNRRetry", int(c.RNRRetry), 7},
+	} {
+		if v.got < 1 || v.got > v.most {
+			return fmt.Errorf("%s is %d, want 1 to %d", v.name, v.got, v.most)
+		}
+	}
+	if mtuCode(c.PathMTU) == 0 {
+		return fmt.Errorf("PathMTU is %d, want 256, 512, 1024, 2048 or 4096", c.PathMTU)
+	}
+	if n := int64(c.RecvDepth) * int64(c.RecvSize); n > mostReceives {
+		return fmt.Errorf("RecvDepth times RecvSize is %d bytes, want at most %d", n, int64(mostReceives))
+	}
+	return nil
+}
+
 // attr returns the attributes for the port.
 func (c *ConnConfig) attr() softnic.ConnAttr {
 	return softnic.ConnAttr{PrivateData: c.PrivateData, Access: c.Access, PathMTU: c.PathMTU, TrafficClass: c.TrafficClass,
@@ -132,7 +159,10 @@ func (e *Endpoint) newConn(now time.Time, cfg *ConnConfig) (*Conn, error) {
 		c.cfg = *cfg
 	}
 	c.cfg.defaults(e)
-	var err error
+	err := c.cfg.check()
+	if err != nil {
+		return nil, err
+	}
 	c.q, err = e.port.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.RC, PD: e.pd, MaxSendWR: c.cfg.SendDepth,
 		MaxRecvWR: c.cfg.RecvDepth, MaxRdAtomic: min(c.cfg.MaxRdAtomic, 128), MaxDestRdAtomic: min(c.cfg.MaxDestRdAtomic, 128),
 		Window: c.cfg.Window, LinuxAckBeforeRead: c.cfg.LinuxAckBeforeRead},
@@ -244,12 +274,19 @@ func (c *Conn) gone(now time.Time) {
 	c.q.Destroy()
 }
 
+// ok reports whether c is a connection, and not nil, what Dial returns with an error, nor the
+// zero value.
+func (c *Conn) ok() bool { return c != nil && c.e != nil }
+
 // Post posts a request and returns: done is called when it is complete, in the order of the
 // posts, never from within Post, and must not block. Until then the memory of wr belongs to
 // the endpoint. wr.ID and the Signaled flag are overwritten. The errors are qp.ErrQueueFull
 // when SendDepth requests are outstanding, that of Err after the end of the connection, and
 // those of qp.Requester's PostSend.
 func (c *Conn) Post(wr qp.SendWR, done func(qp.Completion)) error {
+	if !c.ok() {
+		return net.ErrClosed
+	}
 	c.e.mu.Lock()
 	defer c.e.unlockFirst()
 	return c.post(wr, func(wc qp.Completion) {
@@ -284,7 +321,10 @@ func (c *Conn) post(wr qp.SendWR, done func(qp.Completion)) error {
 // do posts a request and waits until it is complete. When ctx ends before that, the
 // connection ends: a posted request cannot be cancelled.
 func (c *Conn) do(ctx context.Context, wr qp.SendWR) error {
-	if err := ctx.Err(); err != nil {
+	if !c.ok() {
+		return net.ErrClosed
+	}
+	if err := begun(ctx); err != nil {
 		return err
 	}
 	result := make(chan qp.Completion, 1)
@@ -361,6 +401,12 @@ func (c *Conn) Recv(ctx context.Context, b []byte) (int, error) {
 
 // RecvMessage is Recv with the other fields of a message, such as immediate data.
 func (c *Conn) RecvMessage(ctx context.Context, b []byte) (Message, error) {
+	if !c.ok() {
+		return Message{}, net.ErrClosed
+	}
+	if ctx == nil {
+		return Message{}, errNoContext
+	}
 	for {
 		c.e.mu.Lock()
 		if len(c.inbox.got) != 0 {
@@ -443,6 +489,9 @@ func (c *Conn) CompareSwap(ctx context.Context, at Remote, compare, swap uint64)
 // sent to the peer. Close does not wait for the peer, or for requests: wait before for
 // those that must complete.
 func (c *Conn) Close() error {
+	if !c.ok() {
+		return net.ErrClosed
+	}
 	c.abort(net.ErrClosed)
 	return nil
 }
@@ -452,6 +501,9 @@ func (c *Conn) Done() <-chan struct{} { return c.over }
 
 // Err returns why the connection is over, or nil.
 func (c *Conn) Err() error {
+	if !c.ok() {
+		return net.ErrClosed
+	}
 	c.e.mu.Lock()
 	defer c.e.mu.Unlock()
 	return c.err

@@ -2,8 +2,11 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/roce-go/roce/qp/cm"
@@ -48,12 +51,16 @@ func (r *resolution) event(ev *cm.Event) {
 // ResolveDatagram requests the queue pair of a datagram service at "ADDRESS:PORT" of
 // RDMA-CM's UDP port space (a SIDR_REQ). private are at most 180 bytes.
 func (e *Endpoint) ResolveDatagram(ctx context.Context, address string, private []byte) (*DatagramService, error) {
+	if err := begun(ctx); err != nil {
+		return nil, err
+	}
 	to, err := e.resolveHost(ctx, address)
 	if err != nil {
 		return nil, err
 	}
 	r := &resolution{to: to, done: make(chan struct{})}
 	var call *softnic.Call
+	err = net.ErrClosed // where Do does nothing
 	e.Do(func(now time.Time, p *softnic.Port) {
 		call, err = p.ResolveSIDR(now, to.Addr(), cm.IPServiceID(cm.ProtocolUDP, to.Port()), softnic.ConnAttr{PrivateData: private})
 		if err == nil {
@@ -65,6 +72,8 @@ func (e *Endpoint) ResolveDatagram(ctx context.Context, address string, private 
 	}
 	select {
 	case <-r.done:
+	case <-e.loop.done:
+		return nil, fmt.Errorf("endpoint: resolve %v: %w", to, e.over())
 	case <-ctx.Done():
 		e.Do(func(now time.Time, p *softnic.Port) { _ = p.Disconnect(now, call, nil) })
 		return nil, fmt.Errorf("endpoint: resolve %v: %w", to, context.Cause(ctx))
@@ -89,18 +98,24 @@ type DatagramReply = cm.SIDRReply
 // to end the service.
 func (e *Endpoint) ServeDatagrams(port uint16, answer func(*DatagramRequest) DatagramReply) (stop func(), err error) {
 	svc := cm.IPServiceID(cm.ProtocolUDP, port)
+	if answer == nil {
+		return nil, errors.New("endpoint: serve datagrams: the function that replies is nil")
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if !e.loop.running {
+		return nil, net.ErrClosed
+	}
 	if err := e.port.Listen(svc, 0); err != nil {
-		return nil, fmt.Errorf("endpoint: %w", err)
+		return nil, fmt.Errorf("endpoint: serve datagrams: %w", err)
 	}
 	e.services[svc] = answer
-	return func() {
+	return sync.OnceFunc(func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.port.Unlisten(svc)
 		delete(e.services, svc)
-	}, nil
+	}), nil
 }
 
 // datagramRequest replies to a SIDR_REQ. The lock is held.
@@ -115,7 +130,7 @@ func (e *Endpoint) datagramRequest(now time.Time, call *softnic.Call, ev *cm.Eve
 	e.later(func() {
 		a := answer(r)
 		e.mu.Lock()
-		if !e.loop.closed {
+		if e.loop.running {
 			now := time.Now()
 			_ = e.port.ReplySIDR(now, call, &a)
 			e.settle(now)

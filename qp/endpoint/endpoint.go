@@ -38,6 +38,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"sync"
@@ -89,7 +90,8 @@ type Config struct {
 	Seed *[32]byte
 }
 
-// Endpoint is a port that runs. Its methods may be called from any goroutine.
+// Endpoint is a port that runs; Open returns one. Its methods may be called from any
+// goroutine. One that is closed, and the zero value, return net.ErrClosed.
 type Endpoint struct {
 	cfg  Config
 	wire transport
@@ -131,6 +133,17 @@ func (cfg Config) Open(w Wire) (*Endpoint, error) {
 	def(&cfg.MaxHalfOpen, 256)
 	def(&cfg.MaxHalfOpenPeer, min(64, cfg.MaxHalfOpen))
 	def(&cfg.MaxConnsPeer, cfg.MaxQPs)
+	for _, v := range []struct {
+		name             string
+		got, least, most int
+	}{
+		{"MaxQPs", cfg.MaxQPs, 1, 1 << 19}, {"MaxRegions", cfg.MaxRegions, 1, 1<<24 - 1}, {"MaxHalfOpen", cfg.MaxHalfOpen, 1, 1 << 18},
+		{"MaxHalfOpenPeer", cfg.MaxHalfOpenPeer, 1, 1 << 18}, {"MaxConnsPeer", cfg.MaxConnsPeer, 1, 1 << 19}, {"Rate", cfg.Rate, 0, math.MaxInt32},
+	} {
+		if v.got < v.least || v.got > v.most {
+			return nil, fmt.Errorf("endpoint: %s is %d, want %d to %d", v.name, v.got, v.least, v.most)
+		}
+	}
 	if cfg.PathMTU != 0 && mtuCode(cfg.PathMTU) == 0 {
 		return nil, fmt.Errorf("endpoint: PathMTU is %d, want 256, 512, 1024, 2048 or 4096", cfg.PathMTU)
 	}
@@ -245,7 +258,7 @@ func (e *Endpoint) Addrs() []netip.Addr { return append([]netip.Addr(nil), e.cfg
 func (e *Endpoint) Do(fn func(now time.Time, p *softnic.Port)) {
 	e.mu.Lock()
 	now := time.Now()
-	if !e.loop.closed {
+	if e.loop.running {
 		fn(now, e.port)
 		e.settle(now)
 	}
@@ -255,6 +268,9 @@ func (e *Endpoint) Do(fn func(now time.Time, p *softnic.Port)) {
 // Wait runs done now and after each change of the port, until it returns true. The error is
 // that of ctx, of the wire, or net.ErrClosed.
 func (e *Endpoint) Wait(ctx context.Context, done func(now time.Time, p *softnic.Port) bool) error {
+	if ctx == nil {
+		return errNoContext
+	}
 	stop := context.AfterFunc(ctx, func() {
 		e.mu.Lock()
 		e.loop.changed.Broadcast()
@@ -265,7 +281,7 @@ func (e *Endpoint) Wait(ctx context.Context, done func(now time.Time, p *softnic
 	defer e.unlock()
 	for {
 		now := time.Now()
-		if e.loop.closed {
+		if !e.loop.running {
 			return net.ErrClosed
 		}
 		ok := done(now, e.port)
@@ -291,7 +307,7 @@ func (e *Endpoint) Wait(ctx context.Context, done func(now time.Time, p *softnic
 func (e *Endpoint) Inject(frame []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.loop.closed {
+	if !e.loop.running {
 		return net.ErrClosed
 	}
 	if err := e.wire.inject(frame); err != nil {
@@ -327,10 +343,10 @@ func (e *Endpoint) record(now time.Time, b []byte) {
 
 // Close ends all connections and the endpoint. For each connection a DREQ is sent, once;
 // outstanding operations end with net.ErrClosed. It returns within a second, and no
-// goroutine is left.
+// goroutine is left. A callback may call it.
 func (e *Endpoint) Close() error {
 	e.mu.Lock()
-	if e.loop.closed {
+	if !e.loop.running {
 		e.mu.Unlock()
 		return nil
 	}
@@ -343,7 +359,7 @@ func (e *Endpoint) Close() error {
 	}
 	e.settle(now)
 	e.countDropped()
-	e.loop.closed = true
+	e.loop.running = false
 	e.loop.changed.Broadcast()
 	e.unlock()
 	return e.loop.stop(e)

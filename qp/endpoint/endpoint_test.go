@@ -25,6 +25,7 @@ import (
 	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/endpoint"
+	"github.com/roce-go/roce/qp/softnic"
 )
 
 // goroutines checks at the end of a test that none is left.
@@ -521,6 +522,143 @@ func TestOpenErrors(t *testing.T) {
 	w, _ := endpoint.Pair()
 	_, err := endpoint.Config{PathMTU: 1000}.Open(w)
 	require.ErrorContains(t, err, "want 256, 512")
+}
+
+// What a stranger may get wrong: an error that names it, at once, and the endpoint goes on.
+func TestMisuse(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{})
+	ctx := limit(t)
+	l, err := b.Listen(ctx, ":7174", nil)
+	require.NoError(t, err)
+	none := context.Context(nil)
+	dial := func(cfg endpoint.ConnConfig) func() error {
+		return func() error { _, err := a.Dial(ctx, addr(b), &cfg); return err }
+	}
+	open := func(cfg endpoint.Config) func() error {
+		return func() error { w, _ := endpoint.Pair(); _, err := cfg.Open(w); return err }
+	}
+	listen := func(e *endpoint.Endpoint, ctx context.Context, address string, backlog int) func() error {
+		return func() error {
+			_, err := e.Listen(ctx, address, &endpoint.ListenConfig{Backlog: backlog})
+			return err
+		}
+	}
+	x, y := func() (*endpoint.Conn, *endpoint.Conn) {
+		x, err := a.Dial(ctx, addr(b), nil)
+		require.NoError(t, err)
+		y, err := l.Accept(ctx)
+		require.NoError(t, err)
+		return x, y
+	}()
+	var zero endpoint.Endpoint
+	var noConn *endpoint.Conn
+	mr, err := b.Register(make([]byte, 10), qp.MWBind)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		want string
+		do   func() error
+	}{
+		{"SendDepth is -1, want 1", dial(endpoint.ConnConfig{SendDepth: -1})},
+		{"RecvDepth is 1073741824", dial(endpoint.ConnConfig{RecvDepth: 1 << 30})},
+		{"RecvSize is -1", dial(endpoint.ConnConfig{RecvSize: -1})},
+		{"RecvDepth times RecvSize", dial(endpoint.ConnConfig{RecvDepth: 1 << 20, RecvSize: 1 << 30})},
+		{"MaxRdAtomic is 256", dial(endpoint.ConnConfig{MaxRdAtomic: 256})},
+		{"MaxDestRdAtomic is -1", dial(endpoint.ConnConfig{MaxDestRdAtomic: -1})},
+		{"RetryCnt is 8", dial(endpoint.ConnConfig{RetryCnt: 8})},
+		{"RNRRetry is 200", dial(endpoint.ConnConfig{RNRRetry: 200})},
+		{"PathMTU is 77", dial(endpoint.ConnConfig{PathMTU: 77})},
+		{"Window is -1", dial(endpoint.ConnConfig{Window: -1})},
+		{"PrivateData is 57 bytes, want at most 56", dial(endpoint.ConnConfig{PrivateData: make([]byte, 57)})},
+		{"0.0.0.0 cannot be called", func() error { _, err := a.Dial(ctx, "0.0.0.0:1", nil); return err }},
+		{"224.0.0.1 cannot be called", func() error { _, err := a.Dial(ctx, "224.0.0.1:7174", nil); return err }},
+		{"MaxQPs is -1", open(endpoint.Config{MaxQPs: -1})},
+		{"MaxRegions is 16777216", open(endpoint.Config{MaxRegions: 1 << 24})},
+		{"MaxHalfOpen is -1", open(endpoint.Config{MaxHalfOpen: -1})},
+		{"MaxConnsPeer is -1", open(endpoint.Config{MaxConnsPeer: -1})},
+		{"Rate is -1", open(endpoint.Config{Rate: -1})},
+		{"Backlog is -1", listen(a, ctx, ":99", -1)},
+		{"Backlog is", listen(a, ctx, ":99", 1<<30)},
+		{"is not :PORT", listen(a, ctx, "99", 0)},
+		{"no address of this endpoint", listen(a, ctx, "192.0.2.99:99", 0)},
+		{"the context is nil", listen(a, none, ":99", 0)},
+		{"the context is nil", func() error { _, err := a.Dial(none, addr(b), nil); return err }},
+		{"the context is nil", func() error { _, err := l.Accept(none); return err }},
+		{"the context is nil", func() error { _, err := a.ResolveDatagram(none, addr(b), nil); return err }},
+		{"the context is nil", func() error { _, err := x.Recv(none, nil); return err }},
+		{"the context is nil", func() error { return x.Send(none, nil) }},
+		{"the context is nil", func() error { return a.Wait(none, nil) }},
+		{"function that replies is nil", func() error { _, err := a.ServeDatagrams(5, nil); return err }},
+		{"of one endpoint", func() error {
+			w, err := a.AllocWindow()
+			require.NoError(t, err)
+			_, err = w.Bind(nil, nil, 0, 1, 0)
+			return err
+		}},
+		{"of one endpoint", func() error {
+			w, err := a.AllocWindow()
+			require.NoError(t, err)
+			_, err = w.Bind(x, mr, 0, 1, 0)
+			return err
+		}},
+		{"operation not available", func() error { return x.Post(qp.SendWR{Op: 200}, nil) }},
+		{"shorter than the 8 bytes", func() error { return x.Post(qp.SendWR{Op: qp.OpFetchAdd, Local: make([]byte, 3)}, nil) }},
+		{"not a multiple of 8", func() error { _, err := x.FetchAdd(ctx, endpoint.Remote{Addr: 3}, 1); return err }},
+		{"closed", func() error { return noConn.Send(ctx, nil) }},
+		{"closed", func() error { _, err := noConn.Recv(ctx, nil); return err }},
+		{"closed", func() error { return noConn.Close() }},
+		{"closed", func() error { return new(endpoint.Conn).Post(qp.SendWR{}, nil) }},
+		{"closed", func() error { return new(endpoint.Conn).Err() }},
+		{"closed", listen(&zero, ctx, ":99", 0)},
+		{"closed", func() error { _, err := zero.Dial(ctx, addr(b), nil); return err }},
+		{"closed", func() error { _, err := zero.Register(nil, 0); return err }},
+	} {
+		err := c.do()
+		require.ErrorContains(t, err, c.want)
+	}
+	require.NoError(t, zero.Close())
+	require.Zero(t, zero.Metrics())
+	require.NoError(t, x.Send(ctx, []byte("goes on")))
+	_, err = y.Recv(ctx, make([]byte, 10))
+	require.NoError(t, err)
+
+	// Port 0 is any that is free.
+	var ports [2]uint16
+	for i := range ports {
+		l, err := b.Listen(ctx, ":0", nil)
+		require.NoError(t, err)
+		ports[i] = l.Port()
+		_, err = a.Dial(ctx, netip.AddrPortFrom(b.Addrs()[0], l.Port()).String(), nil)
+		require.NoError(t, err)
+	}
+	require.NotEqual(t, ports[0], ports[1])
+
+	// What waits when the endpoint is closed ends, and nothing begins afterwards; a callback
+	// may close it.
+	ended := make(chan error, 1)
+	go func() {
+		_, err := a.ResolveDatagram(ctx, "192.0.2.77:5", nil)
+		ended <- err
+	}()
+	require.Eventually(t, func() bool { return a.Metrics().Calls > 3 }, 10*time.Second, time.Millisecond)
+	done := make(chan error, 1)
+	require.NoError(t, x.Post(qp.SendWR{Op: qp.OpSend}, func(qp.Completion) { done <- a.Close() }))
+	require.NoError(t, <-done)
+	require.ErrorIs(t, <-ended, net.ErrClosed)
+	for _, do := range []func() error{
+		func() error { _, err := a.Register(make([]byte, 8), 0); return err },
+		func() error { _, err := a.AllocWindow(); return err },
+		func() error { _, err := a.ResolveDatagram(ctx, addr(b), nil); return err },
+		func() error {
+			_, err := a.ServeDatagrams(6, func(*endpoint.DatagramRequest) (r endpoint.DatagramReply) { return })
+			return err
+		},
+		func() error { return a.Wait(ctx, func(time.Time, *softnic.Port) bool { return false }) },
+		func() error { return a.Inject(nil) },
+		listen(a, ctx, ":99", 0),
+	} {
+		require.ErrorIs(t, do(), net.ErrClosed)
+	}
+	require.NoError(t, a.Close())
 }
 
 // Path MTUs that do not fit: an error at once here, a refusal that says so there.

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -102,5 +103,15 @@ func (e *UnreachableError) Error() string {
 
 // Is reports whether target is syscall.EHOSTUNREACH.
 func (e *UnreachableError) Is(target error) bool { return target == syscall.EHOSTUNREACH }
+
+var errNoContext = errors.New("endpoint: the context is nil: use context.Background(), or one with a deadline")
+
+// begun returns an error for a context with which nothing can begin.
+func begun(ctx context.Context) error {
+	if ctx == nil {
+		return errNoContext
+	}
+	return context.Cause(ctx)
+}
 
 var errTooBig = errors.New("a packet is larger than the link's MTU: choose a smaller path MTU")

@@ -19,6 +19,9 @@ import (
 // both sides are ready. Its errors wrap the error of ctx, a *RejectedError or an
 // *UnreachableError (after 74 seconds without a response, unless ctx ends before).
 func (e *Endpoint) Dial(ctx context.Context, address string, cfg *ConnConfig) (*Conn, error) {
+	if err := begun(ctx); err != nil {
+		return nil, err
+	}
 	to, err := e.resolveHost(ctx, address)
 	if err != nil {
 		return nil, err
@@ -41,7 +44,7 @@ func (e *Endpoint) Dial(ctx context.Context, address string, cfg *ConnConfig) (*
 }
 
 func (e *Endpoint) dial(now time.Time, to netip.AddrPort, cfg *ConnConfig) (*Conn, error) {
-	if e.loop.closed {
+	if !e.loop.running {
 		return nil, net.ErrClosed
 	}
 	if e.loop.err != nil {
@@ -51,7 +54,9 @@ func (e *Endpoint) dial(now time.Time, to netip.AddrPort, cfg *ConnConfig) (*Con
 	if err != nil {
 		return nil, err
 	}
-	if c.cfg.PathMTU > e.cfg.PathMTU {
+	if len(c.cfg.PrivateData) > cmaPrivate {
+		err = fmt.Errorf("PrivateData is %d bytes, want at most %d", len(c.cfg.PrivateData), cmaPrivate)
+	} else if c.cfg.PathMTU > e.cfg.PathMTU {
 		err = fmt.Errorf("PathMTU is %d, and the endpoint's is %d", c.cfg.PathMTU, e.cfg.PathMTU)
 	}
 	c.remote = to
@@ -72,6 +77,9 @@ func (e *Endpoint) dial(now time.Time, to netip.AddrPort, cfg *ConnConfig) (*Con
 	e.settle(now)
 	return c, nil
 }
+
+// cmaPrivate is how many bytes of private data a REQ has after RDMA-CM's header.
+const cmaPrivate = cm.REQPrivateDataSize - cm.CMAHeaderSize
 
 // localFor returns the first address of a's family.
 func (e *Endpoint) localFor(a netip.Addr) netip.Addr {
@@ -141,9 +149,10 @@ type Listener struct {
 }
 
 // Listen accepts connections for ":PORT" of RDMA-CM's TCP port space, at all addresses of
-// the endpoint. cfg may be nil. ctx limits only the call itself.
+// the endpoint; port 0 is one that is free, see Listener.Port. cfg may be nil. ctx limits
+// only the call itself.
 func (e *Endpoint) Listen(ctx context.Context, address string, cfg *ListenConfig) (*Listener, error) {
-	if err := ctx.Err(); err != nil {
+	if err := begun(ctx); err != nil {
 		return nil, err
 	}
 	host, port, err := net.SplitHostPort(address)
@@ -156,20 +165,30 @@ func (e *Endpoint) Listen(ctx context.Context, address string, cfg *ListenConfig
 			return nil, fmt.Errorf("endpoint: listen: %s is no address of this endpoint, which has %v", host, e.cfg.GIDs)
 		}
 	}
-	l := &Listener{e: e, service: cm.IPServiceID(cm.ProtocolTCP, uint16(n)), closed: make(chan struct{})}
+	l := &Listener{e: e, closed: make(chan struct{})}
 	if cfg != nil {
 		l.cfg = *cfg
 	}
 	if l.cfg.Backlog == 0 {
 		l.cfg.Backlog = 128
 	}
+	if l.cfg.Backlog < 1 || l.cfg.Backlog > 1<<20 {
+		return nil, fmt.Errorf("endpoint: listen: Backlog is %d, want 1 to %d", l.cfg.Backlog, 1<<20)
+	}
 	l.accepted = make(chan *Conn, l.cfg.Backlog)
 	e.mu.Lock()
 	defer e.unlock()
-	if e.loop.closed {
+	if !e.loop.running {
 		return nil, net.ErrClosed
 	}
-	if err := e.port.Listen(l.service, 0); err != nil {
+	err = cm.ErrInUse
+	for p := 0xc000; n == 0 && err != nil && p < 1<<16; p++ {
+		err = e.port.Listen(l.name(uint16(p)), 0)
+	}
+	if n != 0 {
+		err = e.port.Listen(l.name(uint16(n)), 0)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("endpoint: listen: %w", err)
 	}
 	e.listeners[l.service] = l
@@ -178,6 +197,9 @@ func (e *Endpoint) Listen(ctx context.Context, address string, cfg *ListenConfig
 
 // Accept waits for a connection.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
+	if ctx == nil {
+		return nil, errNoContext
+	}
 	select {
 	case c := <-l.accepted:
 		return l.give(c), nil
@@ -188,9 +210,27 @@ func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 		return l.give(c), nil
 	case <-l.closed:
 		return nil, net.ErrClosed
+	case <-l.e.loop.done:
+		return nil, l.e.over()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// over returns why nothing is received any more.
+func (e *Endpoint) over() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.loop.err != nil {
+		return e.loop.err
+	}
+	return net.ErrClosed
+}
+
+// name makes l the listener of a port and returns its service.
+func (l *Listener) name(port uint16) cm.ServiceID {
+	l.service = cm.IPServiceID(cm.ProtocolTCP, port)
+	return l.service
 }
 
 func (l *Listener) give(c *Conn) *Conn {
@@ -295,7 +335,7 @@ func (e *Endpoint) request(now time.Time, call *softnic.Call, ev *cm.Event) {
 		err := l.cfg.Decide(r)
 		e.mu.Lock()
 		now := time.Now()
-		if !e.loop.closed {
+		if e.loop.running {
 			e.accept(now, l, call, r, err)
 			e.settle(now)
 		}
@@ -310,6 +350,9 @@ func (e *Endpoint) accept(now time.Time, l *Listener, call *softnic.Call, r *Req
 		reason = cm.ReasonNoResources
 		c, err = e.newConn(now, &r.Config)
 	}
+	if n := len(r.Config.PrivateData); err == nil && n > cm.REPPrivateDataSize {
+		err = fmt.Errorf("PrivateData is %d bytes, want at most %d", n, cm.REPPrivateDataSize)
+	}
 	if err == nil {
 		c.call, c.from, c.remote, c.local, c.private = call, l, r.Remote, r.Local, r.PrivateData
 		if err = e.port.Accept(now, call, c.q, c.cfg.attr()); err == nil {
@@ -317,6 +360,8 @@ func (e *Endpoint) accept(now time.Time, l *Listener, call *softnic.Call, r *Req
 			e.peers[call.Remote]++
 			return
 		}
+	}
+	if err != nil && c != nil {
 		delete(e.conns, c)
 		delete(e.qpns, c.q.Num())
 		c.q.Destroy()

@@ -15,10 +15,10 @@ type loop struct {
 	changed sync.Cond
 	waiters int
 	timer   *time.Timer
-	free    time.Time // when the next packet may be sent, with a rate
-	err     error     // of the wire
-	closed  bool
-	done    chan struct{}
+	free    time.Time     // when the next packet may be sent, with a rate
+	err     error         // of the wire
+	running bool          // from Open to Close
+	done    chan struct{} // closed when nothing is received any more
 }
 
 // With a rate: the least number of bytes that a packet counts as, and how many bytes may be
@@ -30,10 +30,10 @@ const (
 
 func (l *loop) start(e *Endpoint) {
 	l.changed.L = &e.mu
-	l.done = make(chan struct{})
+	l.done, l.running = make(chan struct{}), true
 	l.timer = time.AfterFunc(time.Hour, func() {
 		e.mu.Lock()
-		if !l.closed {
+		if l.running {
 			now := time.Now()
 			e.port.Tick(now)
 			e.settle(now)
@@ -50,7 +50,7 @@ func (l *loop) read(e *Endpoint) {
 		err := e.wire.wait()
 		e.mu.Lock()
 		if err != nil {
-			if !l.closed {
+			if l.running {
 				l.err = err
 				e.log.Error("the wire failed", "err", err)
 				now := time.Now()
@@ -62,7 +62,7 @@ func (l *loop) read(e *Endpoint) {
 			e.unlock()
 			return
 		}
-		if !l.closed {
+		if l.running {
 			now := time.Now()
 			e.wire.deliver(now, e)
 			e.settle(now)
@@ -74,7 +74,7 @@ func (l *loop) read(e *Endpoint) {
 // settle is called after calls into the port: it handles completions and events, sends
 // packets, and arms the timer. It reports whether anything was sent. The lock is held.
 func (e *Endpoint) settle(now time.Time) (sent bool) {
-	if e.loop.closed {
+	if !e.loop.running {
 		return false
 	}
 	for {
@@ -143,7 +143,10 @@ func (e *Endpoint) takes(n int) time.Duration {
 func (l *loop) stop(e *Endpoint) error {
 	l.timer.Stop()
 	err := e.wire.close()
-	<-l.done
+	select {
+	case <-l.done:
+	case <-time.After(time.Second): // Close was called by a callback, for which that goroutine waits
+	}
 	return err
 }
 

@@ -2,7 +2,9 @@ package endpoint
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"net"
 
 	"github.com/roce-go/roce/qp"
 )
@@ -59,6 +61,9 @@ func (e *Endpoint) Register(b []byte, access qp.Access) (*MR, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if !e.loop.running {
+		return nil, net.ErrClosed
+	}
 	m := &MR{e: e, buf: b, addr: e.newAddr(len(b))}
 	var err error
 	m.key, err = e.regs.Register(qp.Region{PD: e.pd, Data: b, Addr: m.addr, Access: access})
@@ -109,6 +114,9 @@ type Window struct {
 func (e *Endpoint) AllocWindow() (*Window, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if !e.loop.running {
+		return nil, net.ErrClosed
+	}
 	key, err := e.regs.AllocWindow(e.pd)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint: window: %w", err)
@@ -120,6 +128,9 @@ func (e *Endpoint) AllocWindow() (*Window, error) {
 // rights in access, and returns what the peer must know; the key differs each time. The
 // region needs qp.MWBind, and no other right. A window that is bound is invalidated first.
 func (w *Window) Bind(c *Conn, m *MR, offset, n uint32, access qp.Access) (Remote, error) {
+	if c == nil || m == nil || c.e != w.e || m.e != w.e {
+		return Remote{}, errors.New("endpoint: bind: connection, region and window must be of one endpoint")
+	}
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()
 	_ = w.e.regs.InvalidateLocal(w.key)

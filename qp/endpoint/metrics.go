@@ -48,6 +48,9 @@ func (e *Endpoint) countDropped() {
 func (e *Endpoint) Metrics() Metrics {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.port == nil {
+		return Metrics{}
+	}
 	e.countDropped()
 	m := Metrics{Endpoint: e.counted, Port: e.port.Counters(), CM: e.port.CMCounters(), Conns: len(e.conns), Regions: e.regs.Len()}
 	m.Calls, m.HalfOpen = e.port.Calls()
