@@ -101,7 +101,7 @@ func (c *Config) check() error {
 		{"Selective.RTOHigh", int64(c.Selective.RTOHigh), 0, int64(time.Second)},
 		{"Selective.Few", int64(c.Selective.Few), 0, 8192},
 		// The memory of inline data, in one piece.
-		{"MaxSendWR x MaxInline", int64(ringSize(c.MaxSendWR&(1<<21-1))) * int64(c.MaxInline), 0, 1 << 30},
+		{"MaxSendWR x MaxInline", int64(ringSize(c.MaxSendWR)) * int64(c.MaxInline), 0, 1 << 30},
 	} {
 		if f.v < f.lo || f.v > f.hi {
 			return &RangeError{Field: f.name, Value: f.v, Min: f.lo, Max: f.hi, kind: ErrConfig}

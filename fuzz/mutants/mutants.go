@@ -136,6 +136,8 @@ func (w *walker) visit(n ast.Node) bool {
 		if n.Name == "true" || n.Name == "false" {
 			w.add(n, w.at(n.Pos()), w.at(n.End()), map[string]string{"true": "false", "false": "true"}[n.Name])
 		}
+	case *ast.ReturnStmt:
+		return !besideError(n)
 	case *ast.IfStmt:
 		w.condition(n.Cond)
 	case *ast.ForStmt:
@@ -162,6 +164,25 @@ func (w *walker) visit(n ast.Node) bool {
 		}
 	}
 	return true
+}
+
+// besideError reports whether n returns an error that is not nil, and beside it only
+// numbers, which nobody is to look at then.
+func besideError(n *ast.ReturnStmt) bool {
+	for i, r := range n.Results {
+		if i+1 < len(n.Results) {
+			if _, ok := r.(*ast.BasicLit); !ok {
+				return false
+			}
+			continue
+		}
+		if s, ok := r.(*ast.SelectorExpr); ok {
+			r = s.Sel
+		}
+		id, ok := r.(*ast.Ident)
+		return ok && strings.HasPrefix(strings.ToLower(id.Name), "err")
+	}
+	return false
 }
 
 // isCondition reports whether e is certainly a boolean.

@@ -76,6 +76,33 @@ func TestMutants(t *testing.T) {
 	require.ElementsMatch(t, want, got)
 }
 
+// TestBesideError: a number beside an error is not changed, for nobody is to look at it.
+func TestBesideError(t *testing.T) {
+	const source = `package p
+
+import "errors"
+
+var errP = errors.New("p")
+
+func f(a int) (int, bool, error) {
+	return a, 0 == a, errP
+}
+
+func g(a int) (int, error) {
+	if a == 1 {
+		return 2, errP
+	}
+	return 3, nil
+}
+`
+	code, out, errs := call(module(t, source, "package p\n"), "-list", "p")
+	require.Zero(t, code, errs)
+	require.NotContains(t, out, "2 => ")
+	for _, want := range []string{" 0 => 1", " 1 => (1+1)", " 3 => (3+1)"} {
+		require.Contains(t, out, want)
+	}
+}
+
 // TestApply: every change of this package's own code gives a file that differs
 // from it in one place.
 func TestApply(t *testing.T) {

@@ -2,6 +2,7 @@ package softnic_test
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/cnp"
 	"github.com/roce-go/roce/qp"
+	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
@@ -741,4 +743,92 @@ func TestAcknowledgeInVLAN(t *testing.T) {
 	require.EqualValues(t, 40<<2|2, got[bth.Acknowledge].TrafficClass)
 	require.EqualValues(t, 3<<13|0x123, got[bth.WriteOnly].VLAN[0].TCI)
 	require.EqualValues(t, 26<<2|2, got[bth.WriteOnly].TrafficClass)
+}
+
+// TestWhatPortsAreAsked: what callers may ask of ports and QPs, also of those that are not
+// connected, or gone.
+func TestWhatPortsAreAsked(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{LineRate: 7e9}, "192.0.2.1", "2001:db8::1")
+	for i, want := range map[int]string{0: "::ffff:192.0.2.1", 1: "2001:db8::1"} {
+		g, ok := p.GID(i)
+		require.True(t, ok)
+		require.Equal(t, want, netip.AddrFrom16(g).String())
+	}
+	for _, i := range []int{-1, 2} {
+		_, ok := p.GID(i)
+		require.False(t, ok)
+	}
+	require.Equal(t, p.AllocPD()+1, p.AllocPD())
+	for _, n := range []int{0, 1<<20 + 1} {
+		_, err := p.CreateSRQ(n, 0)
+		require.ErrorIs(t, err, qp.ErrConfig)
+	}
+	q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
+	require.Zero(t, q.Executed())
+	for range 2 { // once, and as a duplicate
+		require.Equal(t, softnic.Delivered, p.HandleDecoded(start, request(q)))
+		require.EqualValues(t, 1, q.Executed())
+	}
+	rate, limited := q.Rate()
+	require.Equal(t, []any{uint64(7e9), false}, []any{rate, limited})
+	most, bytes := q.Window()
+	require.Equal(t, [2]int64{}, [2]int64{most, bytes})
+
+	// The timer of a QP that is destroyed does not fire, and others keep theirs.
+	other, _ := qpOf(t, p, start, qp.RC, toPeer(), func(_ *softnic.QPConfig, a *qp.Attr) { a.Timeout = 15 })
+	for _, x := range []*softnic.QP{q, other} {
+		must(t, x.PostSend(start, &qp.SendWR{Op: qp.OpWrite}))
+	}
+	drain(p, start)
+	due, ok := p.Deadline()
+	require.True(t, ok)
+	require.Equal(t, 4096*time.Nanosecond<<14, due.Sub(start))
+	q.Destroy()
+	due, ok = p.Deadline()
+	require.True(t, ok)
+	require.Equal(t, 4096*time.Nanosecond<<15, due.Sub(start))
+	p.Tick(due)
+	require.EqualValues(t, 1, other.Counters().LocalAckTimeoutErr)
+	require.Zero(t, q.Counters().LocalAckTimeoutErr)
+	other.Destroy()
+	_, ok = p.Deadline()
+	require.False(t, ok)
+	rate, limited = q.Rate()
+	require.Equal(t, []any{uint64(0), false}, []any{rate, limited})
+	require.Equal(t, qp.RTS, q.State())
+}
+
+// TestConfigBounds: each number of a Config at its ends, and beyond them.
+func TestConfigBounds(t *testing.T) {
+	for name, test := range map[string]struct {
+		good, bad []int
+		set       func(c *softnic.Config, n int)
+	}{
+		"GIDs":        {[]int{1, 256}, []int{0, 257}, func(c *softnic.Config, n int) { c.GIDs = slices.Repeat(c.GIDs, n) }},
+		"MaxQPs":      {[]int{0, 1, 1 << 23}, []int{-1, 1<<23 + 1}, func(c *softnic.Config, n int) { c.MaxQPs = n }},
+		"neighbors":   {[]int{0, 1}, []int{-1}, func(c *softnic.Config, n int) { c.MaxNeighbors = n }},
+		"AckEvery":    {[]int{0, 1}, []int{-1}, func(c *softnic.Config, n int) { c.AckEvery = n }},
+		"MaxInFlight": {[]int{0, 1, 1 << 23}, []int{-1, 1<<23 + 1}, func(c *softnic.Config, n int) { c.MaxInFlight = n }},
+		"weights":     {[]int{0, 1, 1000}, []int{-1, 1001}, func(c *softnic.Config, n int) { c.Weights[7] = n }},
+		"CNP":         {[]int{0, 63}, []int{64}, func(c *softnic.Config, n int) { c.CNP = &softnic.Marking{DSCP: uint8(n), Priority: 7} }},
+		"Ack":         {[]int{0, 63}, []int{64}, func(c *softnic.Config, n int) { c.Ack = &softnic.Marking{DSCP: uint8(n), Priority: 7} }},
+		"CNP's":       {[]int{0, 7}, []int{8}, func(c *softnic.Config, n int) { c.CNP = &softnic.Marking{Priority: uint8(n)} }},
+		"Ack's":       {[]int{0, 7}, []int{8}, func(c *softnic.Config, n int) { c.Ack = &softnic.Marking{Priority: uint8(n)} }},
+		"GID type":    {[]int{0, 1}, []int{2}, func(c *softnic.Config, n int) { c.GIDs[0].Type = softnic.GIDType(n) }},
+	} {
+		for _, n := range append(test.good, test.bad...) {
+			c := softnic.Config{GIDs: []softnic.GID{addr("192.0.2.1")}}
+			test.set(&c, n)
+			_, err := softnic.New(c)
+			if slices.Contains(test.bad, n) {
+				require.ErrorIs(t, err, softnic.ErrConfig, "%s %d", name, n)
+			} else {
+				require.NoError(t, err, "%s %d", name, n)
+			}
+		}
+	}
+	_, err := softnic.New(softnic.Config{GIDs: []softnic.GID{{}}})
+	require.ErrorIs(t, err, softnic.ErrConfig)
+	_, err = softnic.New(softnic.Config{GIDs: []softnic.GID{addr("192.0.2.1")}, CM: &cm.Config{MaxCalls: -1}})
+	require.ErrorIs(t, err, cm.ErrConfig)
 }

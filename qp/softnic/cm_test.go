@@ -784,3 +784,157 @@ func TestCallToEachAddress(t *testing.T) {
 		require.Equal(t, qp.Success, poll(t, acq).Status, to)
 	}
 }
+
+// TestCallsThatCannotBe: a call that fails at once leaves no call behind, and says why.
+func TestCallsThatCannotBe(t *testing.T) {
+	peer := netip.MustParseAddr("192.0.2.2")
+	for name, test := range map[string]struct {
+		to     netip.Addr
+		change func(a *softnic.ConnAttr)
+		state  qp.State
+		want   error
+	}{
+		"to all hosts":                 {to: netip.MustParseAddr("0.0.0.0"), want: softnic.ErrAddress},
+		"to a group":                   {to: netip.MustParseAddr("239.1.1.1"), want: softnic.ErrAddress},
+		"to nowhere":                   {want: softnic.ErrAddress},
+		"of a partition not its own":   {to: peer, change: func(a *softnic.ConnAttr) { a.PKey = 0x1234 }, want: softnic.ErrPKey},
+		"of a QP that is in Error":     {to: peer, state: qp.Error, want: new(qp.TransitionError)},
+		"with a path MTU of 1000":      {to: peer, change: func(a *softnic.ConnAttr) { a.PathMTU = 1000 }, want: cm.ErrRange},
+		"with too much to say at once": {to: peer, change: func(a *softnic.ConnAttr) { a.PrivateData = make([]byte, 93) }, want: cm.ErrTooLong},
+	} {
+		w := newWired(t, nil)
+		q, _ := rcQP(t, w.ports[0], qp.RC)
+		if test.state != qp.Reset {
+			require.NoError(t, q.Modify(start, &qp.Attr{State: test.state}, qp.AttrState))
+		}
+		a := full
+		if test.change != nil {
+			test.change(&a)
+		}
+		_, err := w.ports[0].Connect(start, q, test.to, service, a)
+		if _, ok := test.want.(*qp.TransitionError); ok {
+			require.ErrorAs(t, err, new(*qp.TransitionError), name)
+		} else {
+			require.ErrorIs(t, err, test.want, name)
+		}
+		all, _ := w.ports[0].Calls()
+		require.Zero(t, all, name)
+		require.Empty(t, drain(w.ports[0], start), name)
+		if test.want == softnic.ErrAddress {
+			_, err = w.ports[0].ResolveSIDR(start, test.to, service, a)
+			require.ErrorIs(t, err, test.want, name)
+		}
+	}
+	p := onePort(t, 1, softnic.Config{CM: &cm.Config{MaxCalls: 1}}, "192.0.2.1")
+	for i := range 2 {
+		q, _ := rcQP(t, p, qp.RC)
+		_, err := p.Connect(start, q, peer, service, full)
+		_, err2 := p.ResolveSIDR(start, peer, service, full)
+		require.ErrorIs(t, err2, cm.ErrFull)
+		if i == 0 {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, cm.ErrFull)
+		}
+	}
+	none := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	_, err := none.ResolveSIDR(start, peer, service, full)
+	require.ErrorIs(t, err, softnic.ErrConfig)
+}
+
+// TestUnlisten: a service that is no longer listened for refuses calls, which both ends
+// count.
+func TestUnlisten(t *testing.T) {
+	w := newWired(t, nil)
+	require.NoError(t, w.ports[1].Listen(service, 0))
+	w.ports[1].Unlisten(service)
+	q, _ := rcQP(t, w.ports[0], qp.RC)
+	_, err := w.ports[0].Connect(w.now, q, netip.MustParseAddr("192.0.2.2"), service, full)
+	require.NoError(t, err)
+	w.run(time.Second)
+	require.Equal(t, []string{"rejected"}, w.events[0])
+	require.EqualValues(t, 1, w.ports[0].CMCounters().Tx)
+	require.EqualValues(t, 1, w.ports[1].CMCounters().Rx)
+}
+
+// TestRightsWithoutResources: rule CM-13: who keeps no resources for READs and ATOMICs
+// grants no right to them; with resources all rights are as asked for.
+func TestRightsWithoutResources(t *testing.T) {
+	const all = qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic
+	for _, keeps := range []int{0, 1} {
+		w := newWired(t, nil)
+		require.NoError(t, w.ports[1].Listen(service, 0))
+		a, _ := rcQP(t, w.ports[0], qp.RC)
+		b, _ := rcQP(t, w.ports[1], qp.RC)
+		attr := softnic.ConnAttr{Access: all, MaxRdAtomic: 4, MaxDestRdAtomic: keeps}
+		w.on = func(_ int, c *softnic.Call, e *cm.Event) {
+			if e.Kind == cm.EventRequest {
+				require.NoError(t, w.ports[1].Accept(w.now, c, b, attr))
+			}
+		}
+		_, err := w.ports[0].Connect(w.now, a, netip.MustParseAddr("192.0.2.2"), service, attr)
+		require.NoError(t, err)
+		w.run(time.Second)
+		for _, q := range []*softnic.QP{a, b} {
+			require.Equal(t, qp.RTS, q.State())
+			want := all
+			if keeps == 0 {
+				want = qp.RemoteWrite
+			}
+			require.Equal(t, want, q.Attr().Access)
+			require.Equal(t, keeps, q.Attr().MaxDestRdAtomic)
+			require.Equal(t, keeps, q.Attr().MaxRdAtomic)
+		}
+	}
+}
+
+// TestCallWhoseQueuePairIsTaken: a reply for a queue pair that its owner took elsewhere
+// meanwhile is rejected; a caller with queue pairs of its own hears of the reply.
+func TestCallWhoseQueuePairIsTaken(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		w := newWired(t, nil)
+		require.NoError(t, w.ports[1].Listen(service, 0))
+		a, _ := rcQP(t, w.ports[0], qp.RC)
+		b, _ := rcQP(t, w.ports[1], qp.RC)
+		w.on = func(i int, c *softnic.Call, e *cm.Event) {
+			if e.Kind == cm.EventRequest {
+				require.NoError(t, w.ports[1].Accept(w.now, c, b, full))
+			}
+		}
+		call, err := w.ports[0].Connect(w.now, a, netip.MustParseAddr("192.0.2.2"), service, full)
+		require.NoError(t, err)
+		if own {
+			call.QP = nil
+		} else {
+			require.NoError(t, a.Modify(w.now, &qp.Attr{State: qp.Error}, qp.AttrState))
+		}
+		w.settle()
+		if own {
+			require.Equal(t, []string{"reply"}, w.events[0])
+			require.Equal(t, qp.Init, a.State())
+			continue
+		}
+		require.Equal(t, []string{"rejected"}, w.events[0])
+		require.Equal(t, "rejected", w.events[1][len(w.events[1])-1])
+		require.Equal(t, qp.Error, b.State())
+	}
+}
+
+// TestManyCallsWaitForAddresses: of management datagrams that wait for the hardware address
+// of their peers at most 32 do; the others are counted, and sent again by their timers.
+func TestManyCallsWaitForAddresses(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{CM: &cm.Config{}}, "192.0.2.1")
+	for range 40 {
+		q, _ := rcQP(t, p, qp.RC)
+		_, err := p.Connect(start, q, netip.MustParseAddr("192.0.2.2"), service, full)
+		require.NoError(t, err)
+	}
+	require.Len(t, drain(p, start), 1, "one ARP request")
+	require.EqualValues(t, 40-32, p.Counters().TxUnresolved)
+	require.True(t, p.Idle())
+	p.AddNeighbor(netip.MustParseAddr("192.0.2.2"), frame.MAC{2, 2})
+	p.SetPaused(1)
+	require.Empty(t, drain(p, start), "management datagrams have priority 0")
+	p.SetPaused(0xfe)
+	require.Len(t, drain(p, start), 32)
+}

@@ -647,3 +647,118 @@ func TestControlAllocs(t *testing.T) {
 	require.Zero(t, testenv.Mallocs(exchange))
 	require.NotZero(t, s.flows[0].lost[congestion.LossNAK])
 }
+
+// The CNPs of a datagram QP go to the QP that sent the datagram, from the address that it
+// was sent to. When more are due than the port keeps, the others are counted.
+func TestCNPsOfDatagrams(t *testing.T) {
+	s := &spy{action: congestion.SendCNP}
+	port := onePort(t, 1, softnic.Config{Control: s}, "192.0.2.1", "192.0.2.11")
+	q, _ := qpOf(t, port, start, qp.UD, qp.AHAttr{}, nil)
+	marked := func(src uint32) {
+		in := frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr("192.0.2.11"),
+			SrcMAC: frame.MAC{2, 2}, TrafficClass: uint8(frame.CE), HopLimit: 1}
+		in.Packet = bth.Packet{Header: bth.Header{Opcode: bth.UDSendOnly, PKey: 0xffff, DestQP: q.Num()}, DETH: bth.DETH{QKey: 0x1111, SrcQP: src}}
+		require.Equal(t, softnic.Delivered, port.HandleDecoded(start, &in))
+	}
+	const kept = 256
+	for i := range uint32(kept + 3) {
+		marked(0x100 + i)
+	}
+	require.EqualValues(t, 3, port.Counters().NpCnpDropped)
+	var f frame.Frame
+	for i := range uint32(kept) {
+		require.True(t, port.NextDecoded(start, &f))
+		require.Equal(t, bth.CNP, f.Packet.Opcode)
+		require.Equal(t, 0x100+i, f.Packet.DestQP)
+		require.Equal(t, "192.0.2.11", f.Src.String())
+		require.Equal(t, "192.0.2.2", f.Dst.String())
+		require.Equal(t, frame.MAC{2, 2}, f.DstMAC)
+		require.Equal(t, frame.SourcePort(frame.FlowLabel(q.Num(), 0x100+i)), f.SrcPort)
+	}
+	require.False(t, port.NextDecoded(start, &f))
+	require.EqualValues(t, kept, port.Counters().NpCnpSent)
+	marked(7)
+	require.True(t, port.NextDecoded(start, &f), "there is room again")
+}
+
+// Telemetry is of the frame that it came with, and of no later one.
+func TestTelemetryOfFrames(t *testing.T) {
+	s := &spy{needs: congestion.NeedINT, action: congestion.EchoINT}
+	c := newCable(t, softnic.Config{Control: s}, nil)
+	require.Equal(t, congestion.NeedINT, c.ports[0].Needs())
+	require.Zero(t, onePort(t, 1, softnic.Config{}, "192.0.2.1").Needs())
+	ask := request(c.qps[1])
+	ask.Src, ask.Dst, ask.DstMAC, ask.Packet.AckReq = mustGID(c.ports[0]), mustGID(c.ports[1]), c.ports[1].MAC(), true
+	echoed := func() *congestion.INT {
+		must(t, c.qps[1].PostRecv(&qp.RecvWR{}))
+		_, ok := c.ports[1].NextFrame(c.now, nil)
+		require.True(t, ok)
+		return c.ports[1].Telemetry()
+	}
+	for i := range 3 {
+		ask.Packet.PSN = c.qps[1].Attr().RQPSN.Add(i)
+		must(t, c.qps[1].PostRecv(&qp.RecvWR{}))
+		if i == 1 {
+			require.Equal(t, softnic.Delivered, c.ports[1].HandleFrame(c.now, ask.AppendTo(nil)))
+			require.Nil(t, echoed())
+			continue
+		}
+		x := congestion.INT{Mode: congestion.INTCollect}
+		x.Stamp(congestion.Hop(i + 1))
+		require.Equal(t, softnic.Delivered, c.ports[1].HandleFrameTelemetry(c.now, ask.AppendTo(nil), &x))
+		got := echoed()
+		require.NotNil(t, got)
+		require.Equal(t, congestion.INTEcho, got.Mode)
+		require.Equal(t, []congestion.Hop{congestion.Hop(i + 1)}, got.Records())
+	}
+}
+
+// hopsFlow depends on the length of its path.
+type hopsFlow struct {
+	*spyFlow
+	hops *int
+}
+
+func (f hopsFlow) SetHops(n int) { *f.hops = n }
+
+type hopsPort struct {
+	*spy
+	hops int
+}
+
+func (p *hopsPort) NewPort(uint64) (congestion.Port, error) { return p, nil }
+func (p *hopsPort) Flow() congestion.Flow                   { return hopsFlow{p.spy.Flow().(*spyFlow), &p.hops} }
+
+func TestHopsOfPath(t *testing.T) {
+	p := &hopsPort{spy: &spy{}}
+	q, _ := qpOf(t, onePort(t, 1, softnic.Config{Control: p}, "192.0.2.1"), start, qp.RC, toPeer(), nil)
+	require.True(t, q.GoesByPath())
+	q.SetHops(3)
+	require.Equal(t, 3, p.hops)
+	for _, cfg := range []softnic.Config{{}, {Control: &spy{}}} {
+		q, _ := qpOf(t, onePort(t, 1, cfg, "192.0.2.1"), start, qp.RC, toPeer(), nil)
+		require.False(t, q.GoesByPath())
+		q.SetHops(3)
+	}
+}
+
+// A port of weights shares its bytes, not its packets, whatever their sizes: each priority
+// has its part of the bytes on the wire to within a turn.
+func TestWeightsShareBytes(t *testing.T) {
+	port := onePort(t, 1, softnic.Config{Weights: [8]int{0: 1, 1: 2, 2: 4}}, "192.0.2.1")
+	mem := make([]byte, 4<<20)
+	for prio, mtu := range []int{256, 1024, 4096} {
+		q, _ := qpOf(t, port, start, qp.RC, qp.AHAttr{GID: gidOf("192.0.2.2"), MAC: frame.MAC{2}, TrafficClass: uint8(prio) << 5}, func(_ *softnic.QPConfig, a *qp.Attr) { a.PathMTU = mtu })
+		must(t, q.PostSend(start, &qp.SendWR{Op: qp.OpWrite, Local: mem[:mtu<<10]}))
+	}
+	var f frame.Frame
+	var bytes [3]float64
+	for range 700 {
+		require.True(t, port.NextDecoded(start, &f))
+		bytes[f.TrafficClass>>5] += float64(f.Size() + 4)
+	}
+	all := bytes[0] + bytes[1] + bytes[2]
+	for prio, share := range []float64{1. / 7, 2. / 7, 4. / 7} {
+		require.InDelta(t, share*all, bytes[prio], 4*4300, "priority %d", prio)
+	}
+}
