@@ -374,9 +374,9 @@ is a folder of the module, such as bth/frame; without one it takes
 
 Changes: < to <= and == to != and the like, arithmetic and bit operators, && and
 ||, conditions always true and always false, a number plus one, true and false,
-a sign or negation dropped, a statement removed. A number that is returned beside
-an error stays as it is. What does not compile does not count. A test that does not
-end has noticed.
+a sign or negation dropped, a statement removed; but no number that is returned
+beside an error. What does not compile does not count. A test that does not end
+has noticed.
 
   -root DIR     the module's folder (default .)
   -sample N     only N of the changes, chosen by -seed
