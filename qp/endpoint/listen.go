@@ -4,15 +4,107 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
 	"time"
 
+	"github.com/roce-go/roce/qp"
 	"github.com/roce-go/roce/qp/cm"
 	"github.com/roce-go/roce/qp/softnic"
 )
+
+// ConnConfig holds the parameters of a connection. nil means the zero value.
+type ConnConfig struct {
+	// SendDepth is how many requests may be outstanding, and RecvDepth how many received
+	// messages may wait for Recv: beyond that the peer gets RNR NAKs, and retransmits. 0
+	// means 64 and 16.
+	SendDepth, RecvDepth int
+	// RecvSize is the longest message that can be received, in bytes. 0 means 65536.
+	RecvSize int
+	// Access is what the peer may do with regions. 0 means READ, WRITE and ATOMIC.
+	Access qp.Access
+	// MaxRdAtomic and MaxDestRdAtomic are how many READs and ATOMICs may be outstanding at
+	// the peer and here. 0 means 16.
+	MaxRdAtomic, MaxDestRdAtomic int
+	// RetryCnt is how often a packet is retransmitted without progress before the
+	// connection fails, 1 to 7; 0 means 7. RNRRetry is the same for a peer that has no
+	// receive posted, 1 to 7, where 7 and 0 mean for ever.
+	RetryCnt, RNRRetry uint8
+	// PathMTU is the largest payload of a packet, in bytes, which the side that dials
+	// chooses. 0 means the endpoint's.
+	PathMTU int
+	// Window is how many packets may be outstanding. A peer in software loses what its
+	// buffers do not hold, and everything after it is retransmitted. 0 means 8192.
+	Window int
+	// PrivateData are sent to the peer with the request (at most 56 bytes), or with its
+	// acceptance (at most 196 bytes).
+	PrivateData  []byte
+	TrafficClass uint8 // DSCP and ECN bits
+	// VLAN is the tag (TCI) of the connection's frames, which the side that dials chooses;
+	// valid with HasVLAN.
+	VLAN    uint16
+	HasVLAN bool
+	// LinuxAckBeforeRead is for peers that READ with the Linux driver, see [qp.Config]:
+	// without it such a READ may end without its data after a loss.
+	LinuxAckBeforeRead bool
+}
+
+func (c *ConnConfig) defaults(e *Endpoint) {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&c.SendDepth, 64)
+	def(&c.RecvDepth, 16)
+	def(&c.RecvSize, 65536)
+	def(&c.MaxRdAtomic, 16)
+	def(&c.MaxDestRdAtomic, 16)
+	def(&c.PathMTU, e.cfg.PathMTU)
+	if c.Access == 0 {
+		c.Access = qp.RemoteRead | qp.RemoteWrite | qp.RemoteAtomic
+	}
+	if c.RetryCnt == 0 {
+		c.RetryCnt = 7
+	}
+	if c.RNRRetry == 0 {
+		c.RNRRetry = 7
+	}
+}
+
+// mostReceives is how many bytes the receives of a connection may have.
+const mostReceives = min(math.MaxInt>>1, 1<<36)
+
+// check returns an error for values that are out of range, where the queue pair has none.
+func (c *ConnConfig) check() error {
+	for _, v := range []struct {
+		name      string
+		got, most int
+	}{
+		{"SendDepth", c.SendDepth, 1 << 20}, {"RecvDepth", c.RecvDepth, 1 << 20}, {"RecvSize", c.RecvSize, math.MaxInt32},
+		{"MaxRdAtomic", c.MaxRdAtomic, 255}, {"MaxDestRdAtomic", c.MaxDestRdAtomic, 255}, {"RetryCnt", int(c.RetryCnt), 7}, {"RNRRetry", int(c.RNRRetry), 7},
+	} {
+		if v.got < 1 || v.got > v.most {
+			return fmt.Errorf("%s is %d, want 1 to %d", v.name, v.got, v.most)
+		}
+	}
+	if mtuCode(c.PathMTU) == 0 {
+		return fmt.Errorf("PathMTU is %d, want 256, 512, 1024, 2048 or 4096", c.PathMTU)
+	}
+	if n := int64(c.RecvDepth) * int64(c.RecvSize); n > mostReceives {
+		return fmt.Errorf("RecvDepth times RecvSize is %d bytes, want at most %d", n, int64(mostReceives))
+	}
+	return nil
+}
+
+// attr returns the attributes for the port.
+func (c *ConnConfig) attr() softnic.ConnAttr {
+	return softnic.ConnAttr{PrivateData: c.PrivateData, Access: c.Access, PathMTU: c.PathMTU, TrafficClass: c.TrafficClass,
+		VLAN: c.VLAN, HasVLAN: c.HasVLAN, MaxRdAtomic: c.MaxRdAtomic, MaxDestRdAtomic: c.MaxDestRdAtomic, RetryCnt: c.RetryCnt, RNRRetry: c.RNRRetry}
+}
 
 // Dial connects to a listener at "ADDRESS:PORT" (IPv6: "[ADDRESS]:PORT"), a port of
 // RDMA-CM's TCP port space; a host name is looked up. cfg may be nil. Dial returns when
