@@ -292,7 +292,8 @@ var beside = flag.String("beside", "", "packet or udp: run TestBesideRXE, the sp
 
 // TestBesideRXE has two of this program, and the driver's tools, move the same messages
 // over a pair of interfaces (veth) inside the guest, in turn. The guest is emulated: only
-// the ratios say something. It has two processors, since ib_write_bw and ib_send_lat poll
+// the ratios say something. -run 'TestBesideRXE/write|read' and 'TestBesideRXE/lat/64$'
+// select a part. It has two processors, since ib_write_bw and ib_send_lat poll
 // (with -e the first has no events, and the second waits for one in vain).
 func TestBesideRXE(t *testing.T) {
 	if *beside == "" {
@@ -352,7 +353,7 @@ func TestBesideRXE(t *testing.T) {
 	}
 	ours := func(re, args string) float64 {
 		const prog = "/tmp/softrnic -mtu 4096 -window 128 -timeout 18 "
-		server, client, addr := prog+"-packet va -mac 52:54:00:00:09:01 -ip 10.9.2.1 ", prog+"-packet vb -mac 52:54:00:00:09:02 -ip 10.9.2.2 ", "127.0.0.1"
+		server, client, addr := prog+"-packet va -mac 52:54:00:00:09:01 -ip fd08::1 ", prog+"-packet vb -mac 52:54:00:00:09:02 -ip fd08::2 ", "127.0.0.1"
 		if *beside == "udp" {
 			server, client, addr = "ip netns exec na "+prog+"-udp fd09::1 ", "ip netns exec nb "+prog+"-udp fd09::2 ", "fd09::1"
 		}
@@ -372,21 +373,24 @@ func TestBesideRXE(t *testing.T) {
 		column       int     // of perftest's table
 		unit         string  // ours
 		theirUnit    float64 // in ours
-	}{{"write", "ib_write_bw", 3, "MB/s", 1.048576}, {"read", "ib_read_bw -e", 3, "MB/s", 1.048576}, {"send_lat", "ib_send_lat", 4, "us", 1}} {
+	}{{"write", "ib_write_bw", 3, "MB/s", 1.048576}, {"read", "ib_read_bw -e", 3, "MB/s", 1.048576},
+		{"send_lat", "ib_send_lat", 4, "us", 1}, {"write_lat", "ib_write_lat", 4, "us", 1}} {
 		for _, size := range []int{64, 4096, 65536, 1 << 20} {
-			n, re := min(2000, max(48, 24<<20/size)), `= ([0-9.]+) MB/s`
-			if test.unit == "us" {
-				n, re = min(n, 300), `median ([0-9.]+)`
-			}
-			var a, b []float64
-			for range runs {
-				a = append(a, ours(re, fmt.Sprintf("-perftest %s -n %d -size %d", test.name, n, size)))
-				b = append(b, column(theirs(test.theirs, fmt.Sprintf(" -m 4096 -n %d -s %d", n, size)), size, test.column)*test.theirUnit)
-			}
-			slices.Sort(a)
-			slices.Sort(b)
-			t.Logf("%s of %d bytes: ours %.4g %s (%.4g to %.4g), rxe %.4g (%.4g to %.4g): ratio %.2f", test.name, size,
-				a[runs/2], test.unit, a[0], a[runs-1], b[runs/2], b[0], b[runs-1], a[runs/2]/b[runs/2])
+			t.Run(fmt.Sprintf("%s/%d", test.name, size), func(t *testing.T) {
+				n, re := min(2000, max(48, 24<<20/size)), `= ([0-9.]+) MB/s`
+				if test.unit == "us" {
+					n, re = min(n, 300), `median ([0-9.]+)`
+				}
+				var a, b []float64
+				for range runs {
+					a = append(a, ours(re, fmt.Sprintf("-perftest %s -n %d -size %d", test.name, n, size)))
+					b = append(b, column(theirs(test.theirs, fmt.Sprintf(" -m 4096 -n %d -s %d", n, size)), size, test.column)*test.theirUnit)
+				}
+				slices.Sort(a)
+				slices.Sort(b)
+				t.Logf("%s of %d bytes: ours %.4g %s (%.4g to %.4g), rxe %.4g (%.4g to %.4g): ratio %.2f", test.name, size,
+					a[runs/2], test.unit, a[0], a[runs-1], b[runs/2], b[0], b[runs-1], a[runs/2]/b[runs/2])
+			})
 		}
 	}
 }
