@@ -170,6 +170,30 @@ type opcodeInfo struct {
 	class   Class
 	payload PayloadRule
 	size    uint8 // BTH and extended headers, bytes
+	part    part
+}
+
+// part is a set: which place in which message the packets of an opcode have. It is empty
+// for opcodes that are not known, and for CNP.
+type part uint8
+
+const (
+	partFirst part = 1 << iota
+	partMiddle
+	partLast
+	partSend
+	partWrite
+	partReadResponse
+)
+
+// parts has the operations of each part.
+var parts = [...]uint32{
+	1<<SendFirst | 1<<WriteFirst | 1<<ReadResponseFirst,
+	1<<SendMiddle | 1<<WriteMiddle | 1<<ReadResponseMiddle,
+	1<<SendLast | 1<<SendLastImm | 1<<SendLastInv | 1<<WriteLast | 1<<WriteLastImm | 1<<ReadResponseLast,
+	1<<SendFirst | 1<<SendMiddle | 1<<SendLast | 1<<SendLastImm | 1<<SendOnly | 1<<SendOnlyImm | 1<<SendLastInv | 1<<SendOnlyInv,
+	1<<WriteFirst | 1<<WriteMiddle | 1<<WriteLast | 1<<WriteLastImm | 1<<WriteOnly | 1<<WriteOnlyImm,
+	1<<ReadResponseFirst | 1<<ReadResponseMiddle | 1<<ReadResponseLast | 1<<ReadResponseOnly,
 }
 
 // layout is what decoding looks up, in one load: the size of opcodeInfo in bits
@@ -267,6 +291,11 @@ var opcodes = func() (t [256]opcodeInfo) {
 			continue
 		}
 		e.size = Size + uint8(e.ext.Size())
+		for k, operations := range parts {
+			if op != CNP && operations>>op.Operation()&1 != 0 {
+				e.part |= 1 << k
+			}
+		}
 	}
 	return t
 }()
@@ -296,42 +325,22 @@ func (o Opcode) HeaderSize() int { return int(opcodes[o].size) }
 func (o Opcode) Payload() PayloadRule { return opcodes[o].payload }
 
 // First reports whether o begins a message of several packets.
-func (o Opcode) First() bool {
-	return o.is(1<<SendFirst | 1<<WriteFirst | 1<<ReadResponseFirst)
-}
+func (o Opcode) First() bool { return opcodes[o].part&partFirst != 0 }
 
 // Middle reports whether o is a packet in the middle of a message of several.
-func (o Opcode) Middle() bool {
-	return o.is(1<<SendMiddle | 1<<WriteMiddle | 1<<ReadResponseMiddle)
-}
+func (o Opcode) Middle() bool { return opcodes[o].part&partMiddle != 0 }
 
 // Last reports whether o ends a message of several packets.
-func (o Opcode) Last() bool {
-	return o.is(1<<SendLast | 1<<SendLastImm | 1<<SendLastInv | 1<<WriteLast | 1<<WriteLastImm |
-		1<<ReadResponseLast)
-}
+func (o Opcode) Last() bool { return opcodes[o].part&partLast != 0 }
 
 // Send reports whether o belongs to a SEND.
-func (o Opcode) Send() bool {
-	return o.is(1<<SendFirst | 1<<SendMiddle | 1<<SendLast | 1<<SendLastImm | 1<<SendOnly |
-		1<<SendOnlyImm | 1<<SendLastInv | 1<<SendOnlyInv)
-}
+func (o Opcode) Send() bool { return opcodes[o].part&partSend != 0 }
 
 // Write reports whether o belongs to a RDMA WRITE. ATOMIC WRITE does not.
-func (o Opcode) Write() bool {
-	return o.is(1<<WriteFirst | 1<<WriteMiddle | 1<<WriteLast | 1<<WriteLastImm | 1<<WriteOnly |
-		1<<WriteOnlyImm)
-}
+func (o Opcode) Write() bool { return opcodes[o].part&partWrite != 0 }
 
 // ReadResponse reports whether o is one of the four RDMA READ responses.
-func (o Opcode) ReadResponse() bool {
-	return o.is(1<<ReadResponseFirst | 1<<ReadResponseMiddle | 1<<ReadResponseLast | 1<<ReadResponseOnly)
-}
-
-// is reports whether o is known, no CNP, and its operation is in set.
-func (o Opcode) is(set uint32) bool {
-	return opcodes[o].size != 0 && o != CNP && set>>o.Operation()&1 != 0
-}
+func (o Opcode) ReadResponse() bool { return opcodes[o].part&partReadResponse != 0 }
 
 // String returns the name of o in the manner of the Linux kernel's
 // IB_OPCODE_..., for example "RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE". Opcodes

@@ -95,6 +95,9 @@ const (
 	stopped              // SQE: as broken, but responses are still handled
 )
 
+// sends reports whether requests are sent: running or draining, in one comparison.
+func (m mode) sends() bool { return m-running <= draining-running }
+
 func service(t Type) bth.Service {
 	switch t {
 	case UC:

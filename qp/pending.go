@@ -19,14 +19,8 @@ const (
 // not call every Next method of each QP after each call.
 func (q *QP) Pending(of Pending) Pending {
 	var p Pending
-	if of&PendingRequest != 0 && q.req.sendable() != nil {
-		p |= PendingRequest
-	}
-	if q.resp.res.pending != 0 {
-		p |= PendingResponse
-	}
-	if q.resp.ack.hasNak || q.resp.ack.hasAck {
-		p |= PendingAck
+	if of&PendingPacket != 0 {
+		p = q.packets(of)
 	}
 	if q.req.sq.head != q.req.sq.done {
 		p |= PendingSendCompletion
@@ -38,4 +32,18 @@ func (q *QP) Pending(of Pending) Pending {
 		p |= PendingEvent
 	}
 	return p & of
+}
+
+func (q *QP) packets(of Pending) Pending {
+	var p Pending
+	if of&PendingRequest != 0 && q.req.sendable() != nil {
+		p |= PendingRequest
+	}
+	if q.resp.res.pending != 0 {
+		p |= PendingResponse
+	}
+	if q.resp.ack.hasNak || q.resp.ack.hasAck {
+		p |= PendingAck
+	}
+	return p
 }

@@ -238,8 +238,8 @@ func (q *QP) PostSend(now time.Time, wr *SendWR) error {
 	}
 	q.clock.At(now)
 	err := q.req.postSend(wr)
-	if wr.Op.local() || wr.Fail != Success {
-		q.after() // it may have been executed, and refused
+	if q.req.sq.local == q.req.sq.tail { // it may have been executed, or have failed
+		q.after()
 	}
 	q.invariants()
 	return err
@@ -296,16 +296,16 @@ func (q *QP) handle(t int64, p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	if v := q.admit(p); v != Accepted {
 		return v
 	}
-	switch {
+	switch class := p.Opcode.Class(); {
 	case q.typ == UD:
 		return q.resp.handleUD(p, grh)
-	case p.Opcode.Class() == bth.Response && q.typ != XRCRecv:
+	case class == bth.Response && q.typ != XRCRecv:
 		return q.req.handle(t, p)
-	case q.typ == XRCSend:
+	case class != bth.Request || q.typ == XRCSend:
 		q.counters.WrongSide++
 		return q.drop(WrongSide, WhyWrongSide)
 	}
-	return q.resp.handle(p, grh)
+	return q.resp.handle(p)
 }
 
 // FailSend completes the oldest send that is not complete with status s, for a reason that
@@ -346,6 +346,9 @@ func (q *QP) NextPacket(now time.Time, out *Outgoing) bool {
 // holds back data lets acknowledgements through with PendingAck: one is built only
 // where no response that it must follow is due (rule RS-14).
 func (q *QP) NextPacketOf(now time.Time, of Pending, out *Outgoing) bool {
+	if !q.resp.owes() {
+		return of&PendingRequest != 0 && q.nextRequest(now, out)
+	}
 	owes := of&PendingResponse != 0 && q.resp.res.pending != 0 ||
 		of&PendingAck != 0 && q.resp.res.pending == 0 && (q.resp.ack.hasNak || q.resp.ack.hasAck)
 	asks := of&PendingRequest != 0 && q.req.sq.cur != q.req.sq.tail
@@ -379,10 +382,8 @@ func (q *QP) nextRequest(now time.Time, out *Outgoing) bool {
 	if q.req.sq.cur == q.req.sq.tail {
 		return false
 	}
-	if mode := q.req.mode; !q.req.nextPacket(q.clock.At(now), out) {
-		if q.req.mode != mode {
-			q.after() // its memory refused what was to be sent
-		}
+	if !q.req.nextPacket(q.clock.At(now), out) {
+		q.after() // its memory may have refused what was to be sent
 		return false
 	}
 	if q.attr.State == SQD {

@@ -209,6 +209,15 @@ func (r *Requester) postSend(wr *SendWR) error {
 	return nil
 }
 
+// operations are the sets of operations that may be posted.
+var operations = [...]uint32{
+	RC:      1<<(OpLocalInv+1) - 1,
+	UC:      1<<OpSend | 1<<OpSendImm | 1<<OpWrite | 1<<OpWriteImm | 1<<OpBindMW | 1<<OpLocalInv,
+	UD:      1<<(OpSendImm+1) - 1,
+	XRCSend: 1<<(OpFetchAdd+1) - 1 | 1<<OpBindMW | 1<<OpLocalInv,
+	XRCRecv: 0,
+}
+
 // checkWR returns the length of wr's message in bytes, or why it is refused.
 func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 	if wr.Fail != Success {
@@ -222,11 +231,7 @@ func (r *Requester) checkWR(wr *SendWR) (uint32, error) {
 		}
 	}
 	switch {
-	case wr.Op > OpLocalInv,
-		r.typ == UD && wr.Op > OpSendImm,
-		r.typ == UC && wr.Op != OpSend && wr.Op != OpSendImm && wr.Op != OpWrite && wr.Op != OpWriteImm && !wr.Op.local(),
-		r.typ == XRCSend && wr.Op > OpFetchAdd && !wr.Op.local(),
-		r.typ == XRCRecv:
+	case wr.Op > OpLocalInv || operations[r.typ]>>wr.Op&1 == 0:
 		return 0, ErrOp
 	case wr.Op.hasResponse() && r.maxRd() == 0 && r.mode != broken: // it would wait for ever
 		return 0, errNoRd

@@ -19,7 +19,12 @@ func (r *Requester) HandlePacket(now time.Time, p *bth.Packet) Verdict {
 	r.counters.RxPackets++
 	r.why = WhyNone
 	v := r.admit(p)
-	if v == Accepted {
+	switch {
+	case v != Accepted:
+	case p.Opcode.Class() != bth.Response:
+		r.counters.WrongSide++
+		v = r.drop(WrongSide, WhyWrongSide)
+	default:
 		v = r.handle(t, p)
 	}
 	r.invariants()
@@ -27,11 +32,8 @@ func (r *Requester) HandlePacket(now time.Time, p *bth.Packet) Verdict {
 	return v
 }
 
+// handle handles a response that was admitted.
 func (r *Requester) handle(t int64, p *bth.Packet) Verdict {
-	if p.Opcode.Class() != bth.Response {
-		r.counters.WrongSide++
-		return r.drop(WrongSide, WhyWrongSide)
-	}
 	if r.mode == idle || r.mode == broken {
 		r.counters.Inactive++
 		return r.drop(Inactive, WhyState)

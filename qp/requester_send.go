@@ -9,7 +9,7 @@ import (
 
 // sendable returns the entry of the packet that may be sent now, or nil.
 func (r *Requester) sendable() *wqe {
-	if r.sq.cur == r.sq.tail || r.mode == idle || r.mode == broken || r.mode == stopped || r.rnr.alone && r.sq.cur != r.sq.done {
+	if r.sq.cur == r.sq.tail || !r.mode.sends() || r.rnr.alone && r.sq.cur != r.sq.done {
 		return nil
 	}
 	w := r.sq.at(r.sq.cur)

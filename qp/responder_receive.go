@@ -19,26 +19,26 @@ func (r *Responder) HandlePacket(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 	r.why = WhyNone
 	expected := uint32(r.epsn.PSN())
 	v := r.admit(p)
-	if v == Accepted {
-		v = r.handle(p, grh)
+	switch {
+	case v != Accepted:
+	case r.typ != UD && p.Opcode.Class() != bth.Request:
+		r.counters.WrongSide++
+		v = r.drop(WrongSide, WhyWrongSide)
+	case r.mode == broken:
+		r.counters.Inactive++ // rule RS-18; before Connect no P_Key matches
+		v = r.drop(Inactive, WhyState)
+	case r.typ == UD:
+		v = r.handleUD(p, grh)
+	default:
+		v = r.handle(p)
 	}
 	r.invariants()
 	r.tell(v, p, expected)
 	return v
 }
 
-// handle handles a packet that was admitted.
-func (r *Responder) handle(p *bth.Packet, grh *[GRHSize]byte) Verdict {
-	switch {
-	case r.typ != UD && p.Opcode.Class() != bth.Request:
-		r.counters.WrongSide++
-		return r.drop(WrongSide, WhyWrongSide)
-	case r.mode == broken:
-		r.counters.Inactive++ // rule RS-18; before Connect no P_Key matches
-		return r.drop(Inactive, WhyState)
-	case r.typ == UD:
-		return r.handleUD(p, grh)
-	}
+// handle handles a request of a connected QP that was admitted.
+func (r *Responder) handle(p *bth.Packet) Verdict {
 	r.established = true
 	if r.typ == UC {
 		return r.handleUC(p)
@@ -66,18 +66,9 @@ func (r *Responder) handle(p *bth.Packet, grh *[GRHSize]byte) Verdict {
 		// it.
 		r.ack.hasNak, r.ack.hasAck = false, true
 	}
-	v := r.take(p)
+	v := r.execute(p)
 	if v == Accepted && r.held != nil {
 		r.release()
-	}
-	return v
-}
-
-// take executes the packet at the expected PSN.
-func (r *Responder) take(p *bth.Packet) Verdict {
-	v := r.execute(p)
-	if v == Accepted && p.AckReq && !responded(p.Opcode.Operation()) {
-		r.ack.hasAck = true
 	}
 	return v
 }
@@ -94,25 +85,33 @@ func responded(op bth.Operation) bool {
 // execute checks and executes the packet at the expected PSN: opcode sequence, then length
 // and resources, then memory (rule RS-01).
 func (r *Responder) execute(p *bth.Packet) Verdict {
-	op := p.Opcode.Operation()
 	switch {
 	case !r.msg.inSequence(p.Opcode):
 		return r.refuse(aeth.NakInvalidRequest, WhySequence)
 	case !r.lengthFits(p):
 		return r.refuse(aeth.NakInvalidRequest, WhyLength)
 	}
-	srq, ok := r.findSRQ(p)
+	srq, ok := r.rq.srq, true
+	if r.rq.xrc != nil {
+		srq, ok = r.findSRQ(p)
+	}
+	var v Verdict
 	switch {
 	case !ok:
 		return r.refuse(aeth.NakInvalidRequest, WhySRQ)
 	case p.Opcode.Send():
-		return r.executeSend(p, srq)
+		v = r.executeSend(p, srq)
 	case p.Opcode.Write():
-		return r.executeWrite(p, srq)
-	case responded(op):
+		v = r.executeWrite(p, srq)
+	case responded(p.Opcode.Operation()):
 		return r.executeResponded(p)
+	default:
+		return r.refuse(aeth.NakInvalidRequest, WhyOpcode)
 	}
-	return r.refuse(aeth.NakInvalidRequest, WhyOpcode)
+	if v == Accepted && p.AckReq {
+		r.ack.hasAck = true
+	}
+	return v
 }
 
 // lengthFits checks rule RS-06.
@@ -292,7 +291,8 @@ func (r *Responder) remote(pd PD, rkey uint32, va uint64, n uint32, right Access
 	return r.mem.Remote(RemoteAccess{PD: pd, QPN: r.qpn, RKey: rkey, VA: va, Len: n, Right: right})
 }
 
-// executeResponded executes a READ, ATOMIC, FLUSH or ATOMIC WRITE.
+// executeResponded executes a request with a response of its own: READ, ATOMIC, FLUSH or
+// ATOMIC WRITE.
 func (r *Responder) executeResponded(p *bth.Packet) Verdict {
 	res := resource{first: r.epsn, n: 1, pd: r.msg.pd, op: p.Opcode.Operation()}
 	right := RemoteRead

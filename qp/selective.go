@@ -411,7 +411,7 @@ func (r *Responder) release() {
 		}
 		s.seq = 0
 		o.told(s)
-		v := r.take(&s.p)
+		v := r.execute(&s.p)
 		s.p.Payload = nil
 		if v == NotReady {
 			return // and packets after it are no longer held

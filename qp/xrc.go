@@ -2,16 +2,12 @@ package qp
 
 import "github.com/roce-go/roce/bth"
 
-// findSRQ returns the SRQ of the message that p belongs to, nil for the QP's own
-// queue, and false when an XRC request names none or another than before (rules
-// XR-2, XR-3).
+// findSRQ returns the SRQ of the message that p belongs to, and false when an XRC request
+// names none or another than before (rules XR-2, XR-3).
 //
 // That a request of any kind must name an SRQ of the target's domain is our
 // reading of Annex A14.
 func (r *Responder) findSRQ(p *bth.Packet) (*SRQ, bool) {
-	if r.rq.xrc == nil {
-		return r.rq.srq, true
-	}
 	if r.msg.kind != noMessage && p.XRCETH.SRQ != r.msg.srq {
 		return nil, false
 	}

@@ -8,8 +8,13 @@ import "encoding/binary"
 // of its sum; with its checksum in place the sum is 0xffff.
 func OnesSum(sum uint16, b []byte) uint16 {
 	s := uint64(sum)
-	for ; len(b) >= 4; b = b[4:] {
+	for ; len(b) >= 8; b = b[8:] {
+		v := binary.BigEndian.Uint64(b)
+		s += v>>32 + v&0xffffffff
+	}
+	if len(b) >= 4 {
 		s += uint64(binary.BigEndian.Uint32(b))
+		b = b[4:]
 	}
 	if len(b) >= 2 {
 		s += uint64(binary.BigEndian.Uint16(b))

@@ -114,7 +114,7 @@ func (p *Port) Connect(now time.Time, q *QP, to netip.Addr, service cm.ServiceID
 	if !p.gsi.on {
 		return nil, errNoCM
 	}
-	p.at(now)
+	p.clock.At(now)
 	r, err := p.request(to, service, &a)
 	if err != nil {
 		return nil, err
@@ -195,7 +195,7 @@ func (p *Port) ResolveSIDR(now time.Time, to netip.Addr, service cm.ServiceID, a
 	if !p.gsi.on {
 		return nil, errNoCM
 	}
-	p.at(now)
+	p.clock.At(now)
 	r, err := p.request(to, service, &a)
 	if err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func (p *Port) ResolveSIDR(now time.Time, to netip.Addr, service cm.ServiceID, a
 
 // ReplySIDR responds to an EventSIDRRequest.
 func (p *Port) ReplySIDR(now time.Time, c *Call, r *cm.SIDRReply) error {
-	p.at(now)
+	p.clock.At(now)
 	p.work()
 	return p.gsi.m.ReplySIDR(c.ID, r)
 }
@@ -220,7 +220,7 @@ func (p *Port) ReplySIDR(now time.Time, c *Call, r *cm.SIDRReply) error {
 // what the two sides agreed on, such as more READs than it can have outstanding, is the
 // call rejected.
 func (p *Port) Accept(now time.Time, c *Call, q *QP, a ConnAttr) error {
-	p.at(now)
+	p.clock.At(now)
 	if a.PKey == 0 {
 		a.PKey = p.cfg.PKeys[0]
 	}
@@ -256,7 +256,7 @@ func (p *Port) Reject(c *Call, reason cm.Reason, info, private []byte) error {
 // again, an EventTimewaitExit follow. Calls that are not established end with an
 // EventRejected.
 func (p *Port) Disconnect(now time.Time, c *Call, private []byte) error {
-	p.at(now)
+	p.clock.At(now)
 	p.work()
 	if p.gsi.calls[c.ID] != c {
 		return cm.ErrCall
@@ -313,7 +313,7 @@ func (p *Port) connectQP(now time.Time, c *Call, at *cm.Attr) error {
 // Call Accept or Reject for an EventRequest. A call without a QP gets EventReply, where one
 // with a QP gets EventEstablished.
 func (p *Port) NextCMEvent(now time.Time, e *cm.Event) (*Call, bool) {
-	p.at(now)
+	p.clock.At(now)
 	if !p.gsi.m.NextEvent(e) {
 		return nil, false
 	}

@@ -111,8 +111,8 @@ func (l *limiter) rate(line uint64) (uint64, bool) {
 // for its pacer.
 func (p *Port) allowed(now time.Time, q *QP) (of qp.Pending, waits bool) {
 	l := q.rate
-	if d := l.flow.Due(); d != 0 && d <= p.now {
-		l.flow.Tick(p.now)
+	if d := l.flow.Due(); d != 0 && d <= p.now() {
+		l.flow.Tick(p.now())
 	}
 	rate := l.flow.Rate()
 	l.pacer.SetRate(now, rate)
@@ -143,7 +143,7 @@ func (p *Port) park(now time.Time, q *QP, waits bool) {
 		if !ok {
 			d = now
 		}
-		if at := p.now + max(int64(d.Sub(now)), 1); due == 0 || at < due {
+		if at := p.now() + max(int64(d.Sub(now)), 1); due == 0 || at < due {
 			due = at
 		}
 	}
@@ -178,12 +178,12 @@ func (p *Port) sent(now time.Time, q *QP, f *frame.Frame, before uint64) {
 	if request && l.flight.ring != nil {
 		_, next := q.m.Flight()
 		l.flight.sent(before, inFlight{
-			upTo: next, at: p.now, size: int32(n),
+			upTo: next, at: p.now(), size: int32(n),
 			timed: !p.out.Retransmission && (op.Send() || op.Write()),
 		})
 	}
 	c.send = congestion.Send{PSN: before, Bytes: n, Again: p.out.Retransmission}
-	l.flow.Sent(p.now, &c.send)
+	l.flow.Sent(p.now(), &c.send)
 	rate := l.flow.Rate()
 	l.pacer.SetRate(now, rate)
 	if rate != 0 {
@@ -201,7 +201,7 @@ func (p *Port) notified(now time.Time, q *QP, f *frame.Frame) {
 	}
 	p.counters.RpCnpHandled++
 	if l := q.rate; l != nil {
-		l.flow.CNP(p.now)
+		l.flow.CNP(p.now())
 		l.pacer.SetRate(now, l.flow.Rate())
 	}
 }
@@ -219,19 +219,19 @@ func (p *Port) acked(now time.Time, q *QP, f *frame.Frame, v qp.Verdict) {
 	}
 	c.ack = congestion.Ack{Una: una, Next: next, ECN: f.Packet.BECN}
 	if last := l.flight.acked(una, &c.ack.Bytes); last.timed {
-		c.ack.Size, c.ack.RTT = int(last.size), max(1, p.now-last.at)
+		c.ack.Size, c.ack.RTT = int(last.size), max(1, p.now()-last.at)
 	}
 	if c.in != nil && c.in.Mode == congestion.INTEcho {
 		c.ack.INT = c.in
 	}
-	l.flow.Acked(p.now, &c.ack)
+	l.flow.Acked(p.now(), &c.ack)
 	if v == qp.Retried {
 		l.flight.lost(next)
 		switch {
 		case f.Packet.Opcode.Operation() != bth.Acknowledge:
-			l.flow.Lost(p.now, congestion.LossImplied)
+			l.flow.Lost(p.now(), congestion.LossImplied)
 		case nak:
-			l.flow.Lost(p.now, congestion.LossNAK)
+			l.flow.Lost(p.now(), congestion.LossNAK)
 		}
 	}
 	l.pacer.SetRate(now, l.flow.Rate())
@@ -247,19 +247,19 @@ func (p *Port) tick(now time.Time, q *QP) {
 	}
 	if _, next := q.m.Flight(); next < before {
 		q.rate.flight.lost(next)
-		q.rate.flow.Lost(p.now, congestion.LossTimeout)
+		q.rate.flow.Lost(p.now(), congestion.LossTimeout)
 	}
 }
 
-// arrived calls the receiver for a packet that q handled with verdict v, and does what it
-// returns. A packet that q dropped is only counted.
+// arrived calls the receiver for a packet with an ECN mark or telemetry that q handled with
+// verdict v, and does what it returns. A packet that q dropped is only counted.
 func (p *Port) arrived(q *QP, f *frame.Frame, v qp.Verdict) {
 	c := &p.cc
 	ce := f.ECN() == frame.CE
 	if ce {
 		p.counters.NpEcnMarkedRocePackets++
 	}
-	if c.receiver == nil || v == qp.Invalid || v == qp.Inactive || !ce && c.in == nil {
+	if c.receiver == nil || v == qp.Invalid || v == qp.Inactive {
 		return
 	}
 	l, op := q.rate, f.Packet.Opcode
@@ -267,7 +267,7 @@ func (p *Port) arrived(q *QP, f *frame.Frame, v qp.Verdict) {
 		Src: f.Src, Dst: f.Dst, CE: ce, Gate: &l.gate,
 		Data: op.Send() || op.Write() || op.ReadResponse(),
 	}
-	do := c.receiver.Received(p.now, &c.arrival)
+	do := c.receiver.Received(p.now(), &c.arrival)
 	if do&congestion.SendCNP != 0 {
 		p.queueCNP(q, f)
 	}

@@ -64,7 +64,7 @@ func (n *neighborTable) forget(a netip.Addr) {
 
 // aged reports whether an address is to be requested again.
 func (p *Port) aged(n neighbor) bool {
-	return !n.given && p.cfg.NeighborAge > 0 && !p.cfg.FreezeNeighbors && p.now-n.seen >= int64(p.cfg.NeighborAge)
+	return !n.given && p.cfg.NeighborAge > 0 && !p.cfg.FreezeNeighbors && p.now()-n.seen >= int64(p.cfg.NeighborAge)
 }
 
 // confirm requests the hardware address of q's peer again where it is too old, and sets
@@ -76,8 +76,8 @@ func (p *Port) confirm(q *QP) {
 		p.cfg.PeerMAC != (frame.MAC{}) || p.ownAddr(q.peer) {
 		return
 	}
-	if q.macDue = n.seen + int64(p.cfg.NeighborAge); !known || q.macDue <= p.now {
-		q.macDue = p.now + int64(p.cfg.NeighborAge)
+	if q.macDue = n.seen + int64(p.cfg.NeighborAge); !known || q.macDue <= p.now() {
+		q.macDue = p.now() + int64(p.cfg.NeighborAge)
 		p.resolve(q.peer, int(q.gid), tagOf(&q.ah))
 	}
 }
@@ -110,7 +110,7 @@ func (p *Port) AddNeighbor(a netip.Addr, mac frame.MAC) {
 	a = a.Unmap()
 	p.learn(a, mac, true)
 	if n, ok := p.neighbors.macs[a]; ok {
-		p.neighbors.macs[a] = neighbor{mac: mac, given: true, seen: p.now}
+		p.neighbors.macs[a] = neighbor{mac: mac, given: true, seen: p.now()}
 		if n.mac != mac {
 			p.moved(a, mac)
 		}
@@ -132,10 +132,10 @@ func (p *Port) moved(a netip.Addr, mac frame.MAC) {
 func (p *Port) doubt(q *QP) {
 	n := p.neighbors.macs[q.peer]
 	if n.given || p.cfg.FreezeNeighbors || q.mac == (frame.MAC{}) || q.ah.MAC != [6]byte{} || q.m.Type() == qp.UD ||
-		p.cfg.PeerMAC != (frame.MAC{}) || p.ownAddr(q.peer) || p.now-q.doubted < resolveGap {
+		p.cfg.PeerMAC != (frame.MAC{}) || p.ownAddr(q.peer) || p.now()-q.doubted < resolveGap {
 		return
 	}
-	q.doubted = p.now
+	q.doubted = p.now()
 	p.resolve(q.peer, int(q.gid), tagOf(&q.ah))
 }
 
@@ -171,7 +171,7 @@ func (p *Port) learn(a netip.Addr, mac frame.MAC, wanted bool) {
 	case !known && wanted:
 		p.moved(a, mac) // it may have been forgotten
 	}
-	n.macs[a] = neighbor{mac: mac, given: old.given, seen: p.now}
+	n.macs[a] = neighbor{mac: mac, given: old.given, seen: p.now()}
 	for i, q := range n.asking {
 		if q.addr == a {
 			n.asking = append(n.asking[:i], n.asking[i+1:]...)
@@ -203,7 +203,7 @@ func (p *Port) resolve(a netip.Addr, sgid int, t tag) {
 			return
 		}
 	}
-	q := question{addr: a, sgid: sgid, tag: t, due: p.now + resolveGap}
+	q := question{addr: a, sgid: sgid, tag: t, due: p.now() + resolveGap}
 	if len(n.asking) < cap(n.asking) {
 		q.tries = 1
 		p.ask(a, sgid, t)

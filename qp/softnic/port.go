@@ -184,7 +184,6 @@ type Port struct {
 	groups    []group
 
 	clock qp.Clock // of the QPs as well
-	now   int64
 	out   qp.Outgoing
 	rx    frame.Frame
 	tx    frame.Frame
@@ -339,12 +338,8 @@ func (d xrcDomain) SRQ(num uint32) *qp.SRQ {
 	return nil
 }
 
-// at converts a time to nanoseconds since the first one, which is 1. A time before the
-// latest one counts as the latest.
-func (p *Port) at(now time.Time) int64 {
-	p.now = p.clock.At(now)
-	return p.now
-}
+// now returns the latest time that was passed to the port, in nanoseconds of its clock.
+func (p *Port) now() int64 { return p.clock.Last() }
 
 // Deadline returns when Tick is due, or false when nothing is.
 func (p *Port) Deadline() (time.Time, bool) {
@@ -365,7 +360,7 @@ func (p *Port) Due() int64 {
 	if !p.gsi.used {
 		// Nothing waits there.
 	} else if d, ok := p.gsi.m.Deadline(); ok {
-		if d := max(p.now+int64(d.Sub(p.clock.Time(p.now))), 1); t == 0 || d < t {
+		if d := max(p.now()+int64(d.Sub(p.clock.Time(p.now()))), 1); t == 0 || d < t {
 			t = d
 		}
 	}
@@ -377,7 +372,7 @@ func (p *Port) Due() int64 {
 
 // Tick lets time pass. After it, Deadline is later than now.
 func (p *Port) Tick(now time.Time) {
-	t := p.at(now)
+	t := p.clock.At(now)
 	for p.waiting.Due(t+1) <= t {
 		_, _, q := p.waiting.First()
 		if d := q.m.Due(); d != 0 && d <= t {

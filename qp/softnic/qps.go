@@ -148,7 +148,7 @@ func (p *Port) freeQPN() uint32 {
 
 // QP returns the QP with a number, or nil.
 func (p *Port) QP(qpn uint32) *QP {
-	if q := p.qps[p.place(qpn)]; q != nil && q.Num() == qpn {
+	if q := p.qps[p.place(qpn)]; q != nil && q.m.Num() == qpn {
 		return q
 	}
 	return nil
@@ -252,7 +252,7 @@ func (q *QP) Modify(now time.Time, a *qp.Attr, mask qp.AttrMask) error {
 	if err != nil {
 		return err
 	}
-	q.port.at(now)
+	q.port.clock.At(now)
 	if err := q.m.Modify(now, a, mask); err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (q *QP) Connect(now time.Time, a *qp.Attr) error {
 	if err != nil {
 		return err
 	}
-	q.port.at(now)
+	q.port.clock.At(now)
 	if err := q.m.Connect(now, a); err != nil {
 		return err
 	}
@@ -378,7 +378,7 @@ func (q *QP) PostSend(now time.Time, wr *qp.SendWR) error {
 			return err
 		}
 	}
-	q.port.at(now)
+	q.port.clock.At(now)
 	if err := q.m.PostSend(now, wr); err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func (p *Port) HandleFrame(now time.Time, b []byte) Result {
 }
 
 func (p *Port) handleFrame(now time.Time, b []byte) Result {
-	p.at(now)
+	p.clock.At(now)
 	p.counters.RxFrames++
 	f := &p.rx
 	if len(b) == 0 {
@@ -74,7 +74,7 @@ func (p *Port) handleFrame(now time.Time, b []byte) Result {
 		p.counters.RxICRCEncapsulated++
 		return BadICRC
 	}
-	return p.handleDecoded(now, f)
+	return p.handle(now, f)
 }
 
 // CountReceived counts a frame that was decoded outside the port, before
@@ -99,39 +99,35 @@ func (p *Port) CountDropped(r Result) {
 // network without bytes or a socket that does not show the headers. Nothing of f is kept.
 // It does not count RxFrames.
 func (p *Port) HandleDecoded(now time.Time, f *frame.Frame) Result {
-	r := p.handleDecoded(now, f)
+	p.clock.At(now)
+	r := p.handle(now, f)
 	if p.cfg.Trace != nil {
 		p.trace(r, f)
 	}
 	return r
 }
 
-func (p *Port) handleDecoded(now time.Time, f *frame.Frame) Result {
-	p.at(now)
-	if f.Dst.IsMulticast() && p.ownAddr(f.Src.Unmap()) {
-		p.counters.RxWrongAddress++ // sent back by the network: members on this port have received it already
-		return WrongAddress
-	}
-	return p.handle(now, f)
-}
-
 // handle is HandleDecoded, also for packets that this port sent to itself.
 func (p *Port) handle(now time.Time, f *frame.Frame) Result {
-	multicast := f.Packet.DestQP == qp.MulticastQPN && f.Dst.IsMulticast()
 	q := p.QP(f.Packet.DestQP)
 	toQP := q != nil && p.gids[q.gid].is(f) // as most packets
-	if !toQP && !multicast && !p.owns(f) {
-		p.counters.RxWrongAddress++
-		return WrongAddress
+	if !toQP {
+		multicast := f.Packet.DestQP == qp.MulticastQPN && f.Dst.IsMulticast()
+		// What the network sends back members on this port have received already.
+		if multicast && p.ownAddr(f.Src.Unmap()) || !multicast && !p.owns(f) {
+			p.counters.RxWrongAddress++
+			return WrongAddress
+		}
+		if multicast {
+			p.counters.RxRoCE++
+			r := p.handleMulticast(now, f, nil)
+			if r == NoQP {
+				p.counters.RxNoQP++
+			}
+			return r
+		}
 	}
 	p.counters.RxRoCE++
-	if multicast {
-		r := p.handleMulticast(now, f, nil)
-		if r == NoQP {
-			p.counters.RxNoQP++
-		}
-		return r
-	}
 	if q == nil && f.Packet.DestQP == GSIQPN {
 		return p.handleGSI(now, f)
 	}
@@ -140,7 +136,7 @@ func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 		return NoQP
 	}
 	datagram := q.m.Type() == qp.UD
-	if !datagram && (!toQP || f.Src.Unmap() != q.peer || q.m.State() < qp.RTR) {
+	if !datagram && (!toQP || f.Src != q.peer && f.Src.Unmap() != q.peer || q.m.State() < qp.RTR) {
 		p.counters.RxWrongAddress++
 		return WrongAddress
 	}
@@ -164,7 +160,9 @@ func (p *Port) handle(now time.Time, f *frame.Frame) Result {
 	if !datagram && f.SrcMAC != q.mac && f.Link == frame.Ethernet && v < qp.Invalid {
 		p.doubt(q) // a router may use another one, but so may a forged packet
 	}
-	p.arrived(q, f, v)
+	if p.cc.in != nil || f.ECN() == frame.CE {
+		p.arrived(q, f, v)
+	}
 	p.touch(q)
 	return Delivered
 }

@@ -88,13 +88,10 @@ func (r *readyLists) next() *QP {
 	if open == 0 {
 		return nil
 	}
-	prio := 0
 	if s := open & r.strict; s != 0 {
-		prio = bits.Len8(s) - 1
-	} else {
-		prio = r.roundRobin(open)
+		return r.list[(bits.Len8(s)-1)&7].head
 	}
-	return r.list[prio].head
+	return r.list[r.roundRobin(open)].head
 }
 
 // rotate puts q, which is in a list, at the end of the list of a priority.
@@ -124,14 +121,18 @@ func (r *readyLists) roundRobin(open uint8) int {
 // have a priority of their own and both kinds wait, it is the priority that is served
 // first.
 func (p *Port) priorityOf(q *QP) uint8 {
-	prio := q.prio
+	if p.cfg.Ack == nil && q.m.Type() != qp.UD {
+		return q.prio // without a call
+	}
+	return p.choosePriority(q)
+}
+
+func (p *Port) choosePriority(q *QP) uint8 {
 	if q.m.Type() == qp.UD {
 		_, ah := q.waitsFor()
 		return Priority(ah.TrafficClass, ah.HasVLAN, ah.VLAN)
 	}
-	if p.cfg.Ack == nil {
-		return prio
-	}
+	prio := q.prio
 	has := q.m.Pending(qp.PendingPacket)
 	if has&(qp.PendingAck|qp.PendingResponse) != qp.PendingAck {
 		return prio

@@ -14,7 +14,7 @@ import (
 // NextFrame appends the next frame to send to dst, or reports false when there is
 // none now. The frame has no FCS, and may be shorter than Ethernet's 60 bytes.
 func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
-	p.at(now)
+	p.clock.At(now)
 	p.cc.out.Mode = congestion.INTNone
 	// Frames of ARP or neighbour discovery and of queue pairs alternate: a flood of
 	// requests does not keep queue pairs from sending.
@@ -22,7 +22,7 @@ func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
 		p.counters.TxFrames++
 		return append(dst, b...), true
 	}
-	if !p.NextDecoded(now, &p.tx) {
+	if !p.next(now, &p.tx) {
 		// A QP may have requested an address.
 		if b := p.control.pop(true); b != nil {
 			p.counters.TxFrames++
@@ -37,14 +37,20 @@ func (p *Port) NextFrame(now time.Time, dst []byte) ([]byte, bool) {
 // except those of frame.Decoded. The payload aliases the memory that it comes from; it is
 // valid until the next call. ARP and neighbour discovery are left out: see AddNeighbor.
 func (p *Port) NextDecoded(now time.Time, f *frame.Frame) bool {
-	p.at(now)
+	p.clock.At(now)
 	p.cc.out.Mode = congestion.INTNone
-	if d := p.nextCNP(); d != nil {
-		p.buildCNP(d, f)
-		p.cnpHead++
-		p.counters.NpCnpSent++
-		p.counters.TxFrames++
-		return true
+	return p.next(now, f)
+}
+
+func (p *Port) next(now time.Time, f *frame.Frame) bool {
+	if p.cnpHead != p.cnpTail {
+		if d := p.nextCNP(); d != nil {
+			p.buildCNP(d, f)
+			p.cnpHead++
+			p.counters.NpCnpSent++
+			p.counters.TxFrames++
+			return true
+		}
 	}
 	for p.gsi.used && p.loop.due == 0 && p.nextGSI(f) {
 		if !p.looped(now, f, nil) {
@@ -101,7 +107,7 @@ func (p *Port) looped(now time.Time, f *frame.Frame, q *QP) bool {
 	p.counters.Looped++
 	p.handle(now, f)
 	if p.loop.n++; p.loop.n == maxLooped {
-		p.loop.due = p.now + 1 // others have their turn
+		p.loop.due = p.now() + 1 // others have their turn
 	}
 	return true
 }
@@ -125,12 +131,13 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 		if !p.resolved(q) {
 			return false
 		}
-	} else if q.macDue != 0 && p.now >= q.macDue {
+	} else if q.macDue != 0 && p.now() >= q.macDue {
 		p.confirm(q)
 	}
-	of, waits := qp.PendingPacket, false
+	of, waits, before := qp.PendingPacket, false, uint64(0)
 	if q.rate != nil {
 		of, waits = p.allowed(now, q)
+		_, before = q.m.Flight()
 	}
 	ack := false
 	if p.cfg.Ack != nil && q.m.Type() != qp.UD {
@@ -139,10 +146,6 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 		} else if p.ackPriority(q) != q.prio {
 			of &^= qp.PendingAck
 		}
-	}
-	before := uint64(0)
-	if q.rate != nil {
-		_, before = q.m.Flight()
 	}
 	q.paced = 0
 	if !q.m.NextPacketOf(now, of, &p.out) {
@@ -165,10 +168,14 @@ func (p *Port) nextOf(now time.Time, q *QP, f *frame.Frame) bool {
 	if q.rate != nil {
 		p.sent(now, q, f, before)
 	}
-	if p.ready.strict>>q.readyPrio&1 == 0 {
+	if p.ready.strict>>(q.readyPrio&7)&1 == 0 {
 		p.ready.deficit[q.readyPrio] -= f.Size() + fcsSize
 	}
-	p.touchTimes(q)
+	if t := q.m.Type(); t == qp.UD || t == qp.UC || q.m.State() != qp.RTS {
+		p.touchTimes(q)
+	} else {
+		p.reschedule(q) // acknowledgements complete what was sent, not sending
+	}
 	return true
 }
 
