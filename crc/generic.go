@@ -97,6 +97,17 @@ func updateGeneric(r uint32, p []byte) uint32 {
 	return r
 }
 
+// copyGeneric copies src to dst, as long, and runs register r over it. It copies in pieces:
+// for more than 2 KiB Go uses an instruction (REP MOVSQ) on processors without AVX and ERMS
+// that emulated ones execute word by word, and slowly.
+func copyGeneric(r uint32, dst, src []byte) uint32 {
+	const piece = 2048
+	for rest := src; len(rest) != 0; rest = rest[min(piece, len(rest)):] {
+		dst = dst[copy(dst, rest[:min(piece, len(rest))]):]
+	}
+	return updateGeneric(r, src)
+}
+
 // maskWords holds, for each form, the ones to set in the first bytes of a packet
 // as little-endian words; what lies behind them is not masked.
 var maskWords = [...]struct {

@@ -251,7 +251,9 @@ func longAVX2(w *window, r uint32, p []byte) uint32 {
 // copyUpdate copies src to dst, as long, and runs the register over it.
 func copyUpdate(r uint32, dst, src []byte) uint32 {
 	switch n := len(src); {
-	case n < minCopy || len(dst) < n || current == kernelGeneric:
+	case current == kernelGeneric:
+		return copyGeneric(r, dst, src)
+	case n < minCopy || len(dst) < n:
 		copy(dst, src)
 		return update(r, src)
 	case current == kernelAVX512:

@@ -116,8 +116,7 @@ func update(r uint32, p []byte) uint32 {
 // copyUpdate copies src to dst, as long, and runs the register over it.
 func copyUpdate(r uint32, dst, src []byte) uint32 {
 	if len(src) == 0 || len(dst) < len(src) || current == kernelGeneric {
-		copy(dst, src)
-		return updateGeneric(r, src)
+		return copyGeneric(r, dst, src)
 	}
 	if k := len(src) / blockSize; k > 0 && current == kernelPMULL {
 		r = copyUpdatePMULL(r, &dst[0], &src[0], k)

@@ -6,10 +6,7 @@ func sum(pkt []byte) uint32 { return sumGeneric(pkt) }
 
 func update(r uint32, p []byte) uint32 { return updateGeneric(r, p) }
 
-func copyUpdate(r uint32, dst, src []byte) uint32 {
-	copy(dst, src)
-	return updateGeneric(r, src)
-}
+func copyUpdate(r uint32, dst, src []byte) uint32 { return copyGeneric(r, dst, src) }
 
 func mulmod(a, b uint32) uint32 { return mulmodGeneric(a, b) }
 
