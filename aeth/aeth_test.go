@@ -1,18 +1,16 @@
 package aeth_test
 
 import (
-	"bytes"
 	"encoding"
-	"io"
 	"math"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/fuzz/codectest"
 	"github.com/roce-go/roce/fuzz/seeds"
 )
 
@@ -176,101 +174,11 @@ func TestEdges(t *testing.T) {
 }
 
 func TestProperties(t *testing.T) {
-	checkCodec[aeth.Header](t, "AETH", aeth.Size)
-	checkCodec[aeth.AtomicAckETH](t, "AtomicAckETH", aeth.AtomicAckETHSize)
+	codectest.Check[aeth.Header](t, "AETH", aeth.Size, codecErrors)
+	codectest.Check[aeth.AtomicAckETH](t, "AtomicAckETH", aeth.AtomicAckETHSize, codecErrors)
 }
 
-// codec is what all headers have.
-type codec interface {
-	Decode(b []byte) error
-	AppendTo(dst []byte) []byte
-	Validate() error
-	AppendBinary(dst []byte) ([]byte, error)
-	UnmarshalBinary(b []byte) error
-}
-
-// pointer is a *T with the methods of a codec.
-type pointer[T any] interface {
-	*T
-	codec
-}
-
-// checkValues holds what must be true of any value, too wide ones as well.
-func checkValues[T comparable, P pointer[T]](t *testing.T, size int) {
-	rapid.Check(t, func(t *rapid.T) {
-		v := rapid.Make[T]().Draw(t, "value")
-		fresh := P(&v).AppendTo(nil)
-		require.Len(t, fresh, size)
-
-		// Into a dirty buffer, behind a prefix, with room behind.
-		prefix := rapid.SliceOfN(rapid.Byte(), 0, 9).Draw(t, "prefix")
-		buf := bytes.Repeat([]byte{0xa5}, len(prefix)+size+7)
-		copy(buf, prefix)
-		out := P(&v).AppendTo(buf[:len(prefix)])
-		require.Equal(t, append(bytes.Clone(prefix), fresh...), out)
-		require.Equal(t, bytes.Repeat([]byte{0xa5}, 7), buf[len(out):], "bytes behind")
-
-		var got T
-		require.NoError(t, P(&got).Decode(fresh))
-		require.NoError(t, P(&got).Validate(), "what was decoded fits")
-		checked, err := P(&v).AppendBinary(bytes.Clone(prefix))
-		if P(&v).Validate() != nil {
-			require.NotEqual(t, v, got, "Validate said that something is lost")
-			require.ErrorIs(t, err, aeth.ErrRange)
-			require.Equal(t, prefix, checked)
-			return
-		}
-		require.Equal(t, v, got, "decode after encode")
-		require.NoError(t, err)
-		require.Equal(t, out, checked)
-	})
-}
-
-// checkBytes holds what must be true of any input.
-func checkBytes[T comparable, P pointer[T]](t require.TestingT, size int, b []byte) {
-	in := bytes.Clone(b)
-	// A receiver with something in it, to see that it is left alone.
-	var before T
-	if err := P(&before).Decode(bytes.Repeat([]byte{0x5a}, size)); err != nil {
-		t.Errorf("%v", err)
-	}
-	v := before
-	err := P(&v).Decode(b)
-	if len(b) < size {
-		require.ErrorIs(t, err, aeth.ErrTruncated)
-		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-		require.Equal(t, before, v)
-		require.ErrorIs(t, P(&v).UnmarshalBinary(b), aeth.ErrTruncated)
-		require.Equal(t, before, v)
-	} else {
-		require.NoError(t, err)
-		require.Equal(t, b[:size], P(&v).AppendTo(nil), "encode after decode")
-		require.NoError(t, P(&v).Validate())
-		w := before
-		err := P(&w).UnmarshalBinary(b)
-		if len(b) > size {
-			require.ErrorIs(t, err, aeth.ErrLength)
-			require.Equal(t, before, w)
-		} else {
-			require.NoError(t, err)
-			require.Equal(t, v, w)
-		}
-	}
-	require.Equal(t, in, b, "the input was written to")
-}
-
-// checkCodec runs both, with every shorter input.
-func checkCodec[T comparable, P pointer[T]](t *testing.T, name string, size int) {
-	t.Run(name, func(t *testing.T) {
-		checkValues[T, P](t, size)
-		rapid.Check(t, func(t *rapid.T) {
-			b := rapid.SliceOfN(rapid.Byte(), size, size+3).Draw(t, "bytes")
-			for n := range len(b) + 1 {
-				checkBytes[T, P](t, size, b[:n:n])
-			}
-		})
-	})
-}
+var codecErrors = codectest.Errors{Range: aeth.ErrRange, Truncated: aeth.ErrTruncated, Length: aeth.ErrLength}
 
 func FuzzAeth(f *testing.F) {
 	f.Add([]byte{})
@@ -278,8 +186,8 @@ func FuzzAeth(f *testing.F) {
 	f.Add([]byte{0x1f, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8})
 	seeds.Into(f).Headers(bth.HasAETH)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		checkBytes[aeth.Header](t, aeth.Size, b)
-		checkBytes[aeth.AtomicAckETH](t, aeth.AtomicAckETHSize, b)
+		codectest.Bytes[aeth.Header](t, aeth.Size, codecErrors, b)
+		codectest.Bytes[aeth.AtomicAckETH](t, aeth.AtomicAckETHSize, codecErrors, b)
 		for _, v := range b {
 			if aeth.Syndrome(v).String() == "" {
 				t.Errorf("syndrome %#x has no name", v)
@@ -320,31 +228,9 @@ func BenchmarkAETH(b *testing.B) {
 	})
 }
 
-// allocates fails the test where the codec allocates, on bytes that are enough
-// and on bytes that are too few.
-func allocates[T any, P pointer[T]](t *testing.T, name string, size int) {
-	buf := make([]byte, size, size+1)
-	var v T
-	var err error
-	for what, f := range map[string]func(){
-		"Decode":                func() { err = P(&v).Decode(buf) },
-		"Decode, short":         func() { err = P(&v).Decode(buf[:size-1]) },
-		"UnmarshalBinary":       func() { err = P(&v).UnmarshalBinary(buf) },
-		"UnmarshalBinary, long": func() { err = P(&v).UnmarshalBinary(buf[:size+1]) },
-		"AppendTo":              func() { buf = P(&v).AppendTo(buf[:0]) },
-		"AppendBinary":          func() { buf, err = P(&v).AppendBinary(buf[:0]) },
-		"Validate":              func() { err = P(&v).Validate() },
-	} {
-		if n := testing.AllocsPerRun(100, f); n != 0 {
-			t.Errorf("%s: %s: %v allocations", name, what, n)
-		}
-	}
-	_ = err
-}
-
 func TestNoAllocations(t *testing.T) {
-	allocates[aeth.Header](t, "AETH", aeth.Size)
-	allocates[aeth.AtomicAckETH](t, "AtomicAckETH", aeth.AtomicAckETHSize)
+	codectest.Allocates[aeth.Header](t, "AETH", aeth.Size)
+	codectest.Allocates[aeth.AtomicAckETH](t, "AtomicAckETH", aeth.AtomicAckETHSize)
 	tooWide, buf := aeth.Header{MSN: 1 << 24}, make([]byte, 0, 8)
 	n := 0
 	for what, f := range map[string]func(){

@@ -7,6 +7,7 @@ import (
 	"github.com/google/gopacket/layers"
 
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/fuzz/codectest"
 	"github.com/roce-go/roce/reth"
 )
 
@@ -114,33 +115,11 @@ func BenchmarkBTH(b *testing.B) {
 	})
 }
 
-// allocates fails the test where the codec allocates, on bytes that are enough
-// and on bytes that are too few.
-func allocates[T any, P pointer[T]](t *testing.T, name string, size int) {
-	buf := make([]byte, size, size+1)
-	var v T
-	var err error
-	for what, f := range map[string]func(){
-		"Decode":                func() { err = P(&v).Decode(buf) },
-		"Decode, short":         func() { err = P(&v).Decode(buf[:size-1]) },
-		"UnmarshalBinary":       func() { err = P(&v).UnmarshalBinary(buf) },
-		"UnmarshalBinary, long": func() { err = P(&v).UnmarshalBinary(buf[:size+1]) },
-		"AppendTo":              func() { buf = P(&v).AppendTo(buf[:0]) },
-		"AppendBinary":          func() { buf, err = P(&v).AppendBinary(buf[:0]) },
-		"Validate":              func() { err = P(&v).Validate() },
-	} {
-		if n := testing.AllocsPerRun(100, f); n != 0 {
-			t.Errorf("%s: %s: %v allocations", name, what, n)
-		}
-	}
-	_ = err
-}
-
 func TestNoAllocations(t *testing.T) {
-	allocates[bth.Header](t, "BTH", bth.Size)
-	allocates[bth.DETH](t, "DETH", bth.DETHSize)
-	allocates[bth.RDETH](t, "RDETH", bth.RDETHSize)
-	allocates[bth.XRCETH](t, "XRCETH", bth.XRCETHSize)
+	codectest.Allocates[bth.Header](t, "BTH", bth.Size)
+	codectest.Allocates[bth.DETH](t, "DETH", bth.DETHSize)
+	codectest.Allocates[bth.RDETH](t, "RDETH", bth.RDETHSize)
+	codectest.Allocates[bth.XRCETH](t, "XRCETH", bth.XRCETHSize)
 
 	buf := make([]byte, 0, 256)
 	for _, op := range knownOpcodes(t) {

@@ -1,7 +1,6 @@
 package bth_test
 
 import (
-	"bytes"
 	"encoding"
 	"encoding/hex"
 	"errors"
@@ -11,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/fuzz/codectest"
 	"github.com/roce-go/roce/fuzz/seeds"
 )
 
@@ -181,103 +180,13 @@ func TestView(t *testing.T) {
 }
 
 func TestProperties(t *testing.T) {
-	checkCodec[bth.Header](t, "BTH", bth.Size)
-	checkCodec[bth.DETH](t, "DETH", bth.DETHSize)
-	checkCodec[bth.RDETH](t, "RDETH", bth.RDETHSize)
-	checkCodec[bth.XRCETH](t, "XRCETH", bth.XRCETHSize)
+	codectest.Check[bth.Header](t, "BTH", bth.Size, codecErrors)
+	codectest.Check[bth.DETH](t, "DETH", bth.DETHSize, codecErrors)
+	codectest.Check[bth.RDETH](t, "RDETH", bth.RDETHSize, codecErrors)
+	codectest.Check[bth.XRCETH](t, "XRCETH", bth.XRCETHSize, codecErrors)
 }
 
-// codec is what all headers have.
-type codec interface {
-	Decode(b []byte) error
-	AppendTo(dst []byte) []byte
-	Validate() error
-	AppendBinary(dst []byte) ([]byte, error)
-	UnmarshalBinary(b []byte) error
-}
-
-// pointer is a *T with the methods of a codec.
-type pointer[T any] interface {
-	*T
-	codec
-}
-
-// checkValues holds what must be true of any value, too wide ones as well.
-func checkValues[T comparable, P pointer[T]](t *testing.T, size int) {
-	rapid.Check(t, func(t *rapid.T) {
-		v := rapid.Make[T]().Draw(t, "value")
-		fresh := P(&v).AppendTo(nil)
-		require.Len(t, fresh, size)
-
-		// Into a dirty buffer, behind a prefix, with room behind.
-		prefix := rapid.SliceOfN(rapid.Byte(), 0, 9).Draw(t, "prefix")
-		buf := bytes.Repeat([]byte{0xa5}, len(prefix)+size+7)
-		copy(buf, prefix)
-		out := P(&v).AppendTo(buf[:len(prefix)])
-		require.Equal(t, append(bytes.Clone(prefix), fresh...), out)
-		require.Equal(t, bytes.Repeat([]byte{0xa5}, 7), buf[len(out):], "bytes behind")
-
-		var got T
-		require.NoError(t, P(&got).Decode(fresh))
-		require.NoError(t, P(&got).Validate(), "what was decoded fits")
-		checked, err := P(&v).AppendBinary(bytes.Clone(prefix))
-		if P(&v).Validate() != nil {
-			require.NotEqual(t, v, got, "Validate said that something is lost")
-			require.ErrorIs(t, err, bth.ErrRange)
-			require.Equal(t, prefix, checked)
-			return
-		}
-		require.Equal(t, v, got, "decode after encode")
-		require.NoError(t, err)
-		require.Equal(t, out, checked)
-	})
-}
-
-// checkBytes holds what must be true of any input.
-func checkBytes[T comparable, P pointer[T]](t require.TestingT, size int, b []byte) {
-	in := bytes.Clone(b)
-	// A receiver with something in it, to see that it is left alone.
-	var before T
-	if err := P(&before).Decode(bytes.Repeat([]byte{0x5a}, size)); err != nil {
-		t.Errorf("%v", err)
-	}
-	v := before
-	err := P(&v).Decode(b)
-	if len(b) < size {
-		require.ErrorIs(t, err, bth.ErrTruncated)
-		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-		require.Equal(t, before, v)
-		require.ErrorIs(t, P(&v).UnmarshalBinary(b), bth.ErrTruncated)
-		require.Equal(t, before, v)
-	} else {
-		require.NoError(t, err)
-		require.Equal(t, b[:size], P(&v).AppendTo(nil), "encode after decode")
-		require.NoError(t, P(&v).Validate())
-		w := before
-		err := P(&w).UnmarshalBinary(b)
-		if len(b) > size {
-			require.ErrorIs(t, err, bth.ErrLength)
-			require.Equal(t, before, w)
-		} else {
-			require.NoError(t, err)
-			require.Equal(t, v, w)
-		}
-	}
-	require.Equal(t, in, b, "the input was written to")
-}
-
-// checkCodec runs both, with every shorter input.
-func checkCodec[T comparable, P pointer[T]](t *testing.T, name string, size int) {
-	t.Run(name, func(t *testing.T) {
-		checkValues[T, P](t, size)
-		rapid.Check(t, func(t *rapid.T) {
-			b := rapid.SliceOfN(rapid.Byte(), size, size+3).Draw(t, "bytes")
-			for n := range len(b) + 1 {
-				checkBytes[T, P](t, size, b[:n:n])
-			}
-		})
-	})
-}
+var codecErrors = codectest.Errors{Range: bth.ErrRange, Truncated: bth.ErrTruncated, Length: bth.ErrLength}
 
 func FuzzHeaders(f *testing.F) {
 	f.Add([]byte{})
@@ -288,10 +197,10 @@ func FuzzHeaders(f *testing.F) {
 		return []any{b[:min(len(b), 48)]}
 	})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		checkBytes[bth.Header](t, bth.Size, b)
-		checkBytes[bth.DETH](t, bth.DETHSize, b)
-		checkBytes[bth.RDETH](t, bth.RDETHSize, b)
-		checkBytes[bth.XRCETH](t, bth.XRCETHSize, b)
+		codectest.Bytes[bth.Header](t, bth.Size, codecErrors, b)
+		codectest.Bytes[bth.DETH](t, bth.DETHSize, codecErrors, b)
+		codectest.Bytes[bth.RDETH](t, bth.RDETHSize, codecErrors, b)
+		codectest.Bytes[bth.XRCETH](t, bth.XRCETHSize, codecErrors, b)
 		if v, err := bth.ViewOf(b); err == nil {
 			var h bth.Header
 			_ = h.Decode(b)

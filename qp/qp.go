@@ -18,10 +18,18 @@
 package qp
 
 import (
+	_ "embed"
 	"time"
 
 	"github.com/roce-go/roce/bth"
 )
+
+//go:embed RULES.md
+var rules string
+
+// Rules returns RULES.md, the rules of the transport by number: what comments
+// cite as RQ-27. Package qp/rules looks entries up.
+func Rules() string { return rules }
 
 // Event is something that happens to a QP, enum ibv_event_type.
 type Event uint8

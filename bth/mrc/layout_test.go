@@ -12,6 +12,7 @@ import (
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/mrc"
+	"github.com/roce-go/roce/fuzz/codectest"
 	"github.com/roce-go/roce/psn"
 )
 
@@ -69,7 +70,7 @@ func (p place) put(b []byte, v uint64) {
 // header is a codec and its fields by the names of layout.txt: pointers.
 type header struct {
 	name   string
-	codec  codec
+	codec  codectest.Header
 	fields map[string]any
 }
 

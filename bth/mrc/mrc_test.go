@@ -16,6 +16,7 @@ import (
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/bth/mrc"
+	"github.com/roce-go/roce/fuzz/codectest"
 	"github.com/roce-go/roce/reth"
 )
 
@@ -392,37 +393,15 @@ func BenchmarkEncode(b *testing.B) {
 	})
 }
 
-// allocates fails the test where the codec allocates, on bytes that are enough
-// and on bytes that are too few.
-func allocates[T any, P pointer[T]](t *testing.T, name string, size int) {
-	buf := make([]byte, size, size+1)
-	var v T
-	var err error
-	for what, f := range map[string]func(){
-		"Decode":                func() { err = P(&v).Decode(buf) },
-		"Decode, short":         func() { err = P(&v).Decode(buf[:size-1]) },
-		"UnmarshalBinary":       func() { err = P(&v).UnmarshalBinary(buf) },
-		"UnmarshalBinary, long": func() { err = P(&v).UnmarshalBinary(buf[:size+1]) },
-		"AppendTo":              func() { buf = P(&v).AppendTo(buf[:0]) },
-		"AppendBinary":          func() { buf, err = P(&v).AppendBinary(buf[:0]) },
-		"Validate":              func() { err = P(&v).Validate() },
-	} {
-		if n := testing.AllocsPerRun(100, f); n != 0 {
-			t.Errorf("%s: %s: %v allocations", name, what, n)
-		}
-	}
-	_ = err
-}
-
 func TestNoAllocations(t *testing.T) {
-	allocates[mrc.METH](t, "METH", mrc.METHSize)
-	allocates[mrc.TSETH](t, "TSETH", mrc.TSETHSize)
-	allocates[mrc.SETH](t, "SETH", mrc.SETHSize)
-	allocates[mrc.CCState](t, "CC_STATE", mrc.CCStateSize)
-	allocates[mrc.NETH](t, "NETH", mrc.NETHSize)
-	allocates[mrc.PETH](t, "PETH", mrc.PETHSize)
-	allocates[mrc.ERTH](t, "ERTH", mrc.ERTHSize)
-	allocates[mrc.EETH](t, "EETH", mrc.EETHSize)
+	codectest.Allocates[mrc.METH](t, "METH", mrc.METHSize)
+	codectest.Allocates[mrc.TSETH](t, "TSETH", mrc.TSETHSize)
+	codectest.Allocates[mrc.SETH](t, "SETH", mrc.SETHSize)
+	codectest.Allocates[mrc.CCState](t, "CC_STATE", mrc.CCStateSize)
+	codectest.Allocates[mrc.NETH](t, "NETH", mrc.NETHSize)
+	codectest.Allocates[mrc.PETH](t, "PETH", mrc.PETHSize)
+	codectest.Allocates[mrc.ERTH](t, "ERTH", mrc.ERTHSize)
+	codectest.Allocates[mrc.EETH](t, "EETH", mrc.EETHSize)
 
 	buf := make([]byte, 0, 256)
 	for op := range stack {

@@ -3,7 +3,6 @@ package mrc_test
 import (
 	"bytes"
 	"encoding/hex"
-	"io"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,113 +11,23 @@ import (
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/mrc"
+	"github.com/roce-go/roce/fuzz/codectest"
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/reth"
 )
 
 func TestProperties(t *testing.T) {
-	checkCodec[mrc.METH](t, "METH", mrc.METHSize)
-	checkCodec[mrc.TSETH](t, "TSETH", mrc.TSETHSize)
-	checkCodec[mrc.SETH](t, "SETH", mrc.SETHSize)
-	checkCodec[mrc.CCState](t, "CC_STATE", mrc.CCStateSize)
-	checkCodec[mrc.NETH](t, "NETH", mrc.NETHSize)
-	checkCodec[mrc.PETH](t, "PETH", mrc.PETHSize)
-	checkCodec[mrc.ERTH](t, "ERTH", mrc.ERTHSize)
-	checkCodec[mrc.EETH](t, "EETH", mrc.EETHSize)
+	codectest.Check[mrc.METH](t, "METH", mrc.METHSize, codecErrors)
+	codectest.Check[mrc.TSETH](t, "TSETH", mrc.TSETHSize, codecErrors)
+	codectest.Check[mrc.SETH](t, "SETH", mrc.SETHSize, codecErrors)
+	codectest.Check[mrc.CCState](t, "CC_STATE", mrc.CCStateSize, codecErrors)
+	codectest.Check[mrc.NETH](t, "NETH", mrc.NETHSize, codecErrors)
+	codectest.Check[mrc.PETH](t, "PETH", mrc.PETHSize, codecErrors)
+	codectest.Check[mrc.ERTH](t, "ERTH", mrc.ERTHSize, codecErrors)
+	codectest.Check[mrc.EETH](t, "EETH", mrc.EETHSize, codecErrors)
 }
 
-// codec is what all headers have.
-type codec interface {
-	Decode(b []byte) error
-	AppendTo(dst []byte) []byte
-	Validate() error
-	AppendBinary(dst []byte) ([]byte, error)
-	UnmarshalBinary(b []byte) error
-}
-
-// pointer is a *T with the methods of a codec.
-type pointer[T any] interface {
-	*T
-	codec
-}
-
-// checkValues holds what must be true of any value, too wide ones as well.
-func checkValues[T comparable, P pointer[T]](t *testing.T, size int) {
-	rapid.Check(t, func(t *rapid.T) {
-		v := rapid.Make[T]().Draw(t, "value")
-		fresh := P(&v).AppendTo(nil)
-		require.Len(t, fresh, size)
-
-		// Into a dirty buffer, behind a prefix, with room behind.
-		prefix := rapid.SliceOfN(rapid.Byte(), 0, 9).Draw(t, "prefix")
-		buf := bytes.Repeat([]byte{0xa5}, len(prefix)+size+7)
-		copy(buf, prefix)
-		out := P(&v).AppendTo(buf[:len(prefix)])
-		require.Equal(t, append(bytes.Clone(prefix), fresh...), out)
-		require.Equal(t, bytes.Repeat([]byte{0xa5}, 7), buf[len(out):], "bytes behind")
-
-		var got T
-		require.NoError(t, P(&got).Decode(fresh))
-		require.NoError(t, P(&got).Validate(), "what was decoded fits")
-		checked, err := P(&got).AppendBinary(bytes.Clone(prefix))
-		require.NoError(t, err)
-		require.Equal(t, out, checked, "what was decoded is encoded the same")
-		checked, err = P(&v).AppendBinary(bytes.Clone(prefix))
-		if P(&v).Validate() != nil {
-			require.NotEqual(t, v, got, "Validate said that something is lost")
-			require.ErrorIs(t, err, bth.ErrRange)
-			require.Equal(t, prefix, checked)
-			return
-		}
-		require.Equal(t, v, got, "decode after encode")
-		require.NoError(t, err)
-		require.Equal(t, out, checked)
-	})
-}
-
-// checkBytes holds what must be true of any input.
-func checkBytes[T comparable, P pointer[T]](t require.TestingT, size int, b []byte) {
-	in := bytes.Clone(b)
-	// A receiver with something in it, to see that it is left alone.
-	var before T
-	require.NoError(t, P(&before).Decode(bytes.Repeat([]byte{0x5a}, size)))
-	v := before
-	err := P(&v).Decode(b)
-	if len(b) < size {
-		require.ErrorIs(t, err, bth.ErrTruncated)
-		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-		require.Equal(t, before, v)
-		require.ErrorIs(t, P(&v).UnmarshalBinary(b), bth.ErrTruncated)
-		require.Equal(t, before, v)
-	} else {
-		require.NoError(t, err)
-		require.Equal(t, b[:size], P(&v).AppendTo(nil), "encode after decode")
-		require.NoError(t, P(&v).Validate())
-		w := before
-		err := P(&w).UnmarshalBinary(b)
-		if len(b) > size {
-			require.ErrorIs(t, err, bth.ErrLength)
-			require.Equal(t, before, w)
-		} else {
-			require.NoError(t, err)
-			require.Equal(t, v, w)
-		}
-	}
-	require.Equal(t, in, b, "the input was written to")
-}
-
-// checkCodec runs both, with every shorter input.
-func checkCodec[T comparable, P pointer[T]](t *testing.T, name string, size int) {
-	t.Run(name, func(t *testing.T) {
-		checkValues[T, P](t, size)
-		rapid.Check(t, func(t *rapid.T) {
-			b := rapid.SliceOfN(rapid.Byte(), size, size+3).Draw(t, "bytes")
-			for n := range len(b) + 1 {
-				checkBytes[T, P](t, size, b[:n:n])
-			}
-		})
-	})
-}
+var codecErrors = codectest.Errors{Range: bth.ErrRange, Truncated: bth.ErrTruncated, Length: bth.ErrLength}
 
 // stack is the package's table of opcodes, written a second time by hand: bytes
 // of headers behind the BTH, without TSETH.
@@ -240,7 +149,7 @@ func narrow(t require.TestingT, p *mrc.Packet) {
 	q := mrc.Packet{}
 	q.Header, q.Payload, q.ICRC = p.Header, p.Payload, p.ICRC
 	copy(q.Pad[:p.PadCnt], p.Pad[:])
-	for bit, c := range map[mrc.Ext][2]codec{
+	for bit, c := range map[mrc.Ext][2]codectest.Header{
 		mrc.HasMETH: {&p.METH, &q.METH}, mrc.HasTSETH: {&p.TSETH, &q.TSETH}, mrc.HasRETH: {&p.RETH, &q.RETH},
 		mrc.HasImmDt: {&p.ImmDt, &q.ImmDt}, mrc.HasAETH: {&p.AETH, &q.AETH}, mrc.HasSETH: {&p.SETH, &q.SETH},
 		mrc.HasCCState: {&p.CCState, &q.CCState}, mrc.HasNETH: {&p.NETH, &q.NETH}, mrc.HasPETH: {&p.PETH, &q.PETH},
@@ -322,7 +231,7 @@ func TestPacketRange(t *testing.T) {
 		}
 		lost := false
 		e := p.Ext()
-		for bit, c := range map[mrc.Ext]codec{
+		for bit, c := range map[mrc.Ext]codectest.Header{
 			mrc.HasTSETH: &p.TSETH, mrc.HasAETH: &p.AETH, mrc.HasSETH: &p.SETH, mrc.HasCCState: &p.CCState,
 			mrc.HasNETH: &p.NETH, mrc.HasPETH: &p.PETH, mrc.HasERTH: &p.ERTH, mrc.HasEETH: &p.EETH,
 		} {
@@ -505,14 +414,14 @@ func FuzzHeaders(f *testing.F) {
 		f.Add(b[min(len(b), 28+12):])
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		checkBytes[mrc.METH](t, mrc.METHSize, b)
-		checkBytes[mrc.TSETH](t, mrc.TSETHSize, b)
-		checkBytes[mrc.SETH](t, mrc.SETHSize, b)
-		checkBytes[mrc.CCState](t, mrc.CCStateSize, b)
-		checkBytes[mrc.NETH](t, mrc.NETHSize, b)
-		checkBytes[mrc.PETH](t, mrc.PETHSize, b)
-		checkBytes[mrc.ERTH](t, mrc.ERTHSize, b)
-		checkBytes[mrc.EETH](t, mrc.EETHSize, b)
+		codectest.Bytes[mrc.METH](t, mrc.METHSize, codecErrors, b)
+		codectest.Bytes[mrc.TSETH](t, mrc.TSETHSize, codecErrors, b)
+		codectest.Bytes[mrc.SETH](t, mrc.SETHSize, codecErrors, b)
+		codectest.Bytes[mrc.CCState](t, mrc.CCStateSize, codecErrors, b)
+		codectest.Bytes[mrc.NETH](t, mrc.NETHSize, codecErrors, b)
+		codectest.Bytes[mrc.PETH](t, mrc.PETHSize, codecErrors, b)
+		codectest.Bytes[mrc.ERTH](t, mrc.ERTHSize, codecErrors, b)
+		codectest.Bytes[mrc.EETH](t, mrc.EETHSize, codecErrors, b)
 	})
 }
 
