@@ -60,7 +60,7 @@ func (c limited) Write(b []byte) (int, error) {
 // whole explains an EOF in the middle of a message.
 func whole(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("handshake: the peer has closed its TCP connection: it was ended, or it found our options unlike its own")
+		return fmt.Errorf("handshake: the peer has closed its connection: it was ended, or it found our options unlike its own")
 	}
 	if err != nil {
 		return fmt.Errorf("handshake: %w", err)
@@ -72,7 +72,9 @@ func whole(err error) error {
 func exchange(c io.ReadWriter, server bool, msg []byte) ([]byte, error) {
 	got := make([]byte, len(msg))
 	if !server {
-		if _, err := c.Write(msg); err != nil {
+		// Where the peer ended the connection before it acknowledged the message, its own
+		// message, which came first, says that it has received ours.
+		if _, err := c.Write(msg); err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/qp"
+	roce "github.com/roce-go/roce/qp/endpoint"
 	"github.com/roce-go/roce/qp/softnic"
 )
 
@@ -324,6 +325,21 @@ func TestLines(t *testing.T) {
 	}
 	_, err = parsePerftest([]byte(perftestSent[:80]))
 	require.Error(t, err)
+}
+
+// unacknowledged is a connection that ends before the peer's acknowledgement arrives, after
+// the peer's message or without one.
+type unacknowledged struct{ io.Reader }
+
+func (unacknowledged) Write([]byte) (int, error) { return 0, roce.ErrDisconnected }
+
+// The peer's message shows that it has received ours, whether that was acknowledged or not.
+func TestExchangeWithoutAcknowledgement(t *testing.T) {
+	got, err := exchange(unacknowledged{strings.NewReader("theirs")}, false, []byte("ours.."))
+	require.NoError(t, err)
+	require.Equal(t, "theirs", string(got))
+	_, err = exchange(unacknowledged{strings.NewReader("")}, false, []byte("ours.."))
+	require.ErrorContains(t, err, "the peer has closed")
 }
 
 func TestPeerFlag(t *testing.T) {
