@@ -74,17 +74,14 @@ func (c *SwitchConfig) headrooms(ports []PortInfo) (each []int, sum int, err err
 
 // staticBuffer gives each port and lossless priority its own part.
 type staticBuffer struct {
-	cfg       *SwitchConfig
-	ports     []staticPort
-	xoff, xon int
-	lossy     int // room for priorities that are not lossless
-	lossyUsed int
-}
+	// Used for every packet: one cache line.
+	bytes     [][8]int32 // that wait, by the port at which they were received, and priority
+	room      []int32    // XOFF and headroom of a port
+	xoff, xon int32
+	lossy     int32 // room for priorities that are not lossless
+	lossyUsed int32
 
-// staticPort counts the waiting bytes that were received at a port.
-type staticPort struct {
-	bytes [8]int32 // by priority
-	room  int      // XOFF and headroom
+	cfg *SwitchConfig
 }
 
 func (b *staticBuffer) Resize(ports []PortInfo) error {
@@ -93,59 +90,81 @@ func (b *staticBuffer) Resize(ports []PortInfo) error {
 	if err != nil {
 		return err
 	}
-	for len(b.ports) < len(ports) {
-		b.ports = append(b.ports, staticPort{})
+	for len(b.bytes) < len(ports) {
+		b.bytes = append(b.bytes, [8]int32{})
 	}
-	b.lossy = c.Buffer
+	b.lossy = int32(c.Buffer)
 	queues := len(ports) * bits.OnesCount8(c.Lossless)
 	if queues == 0 {
 		return nil
 	}
-	if b.xoff = c.XOFF; b.xoff == 0 {
-		b.xoff = (c.Buffer/4*3 - sum) / queues
+	xoff := c.XOFF
+	if xoff == 0 {
+		xoff = (c.Buffer/4*3 - sum) / queues
 	}
-	if b.xon = c.XON; b.xon == 0 {
-		b.xon = max(0, b.xoff-2*maxWire)
+	xon := c.XON
+	if xon == 0 {
+		xon = max(0, xoff-2*maxWire)
 	}
-	for i := range ports {
-		b.ports[i].room = b.xoff + head[i]
-	}
-	if b.lossy = c.Buffer - sum - b.xoff*queues; b.xoff < maxWire || b.lossy < 0 {
+	lossy := c.Buffer - sum - xoff*queues
+	if xoff < maxWire || lossy < 0 {
 		return fmt.Errorf("%w: %s has %d bytes of buffer for %d ports with %d lossless priorities: XOFF %d bytes, %d of headroom in all",
-			ErrConfig, c.Name, c.Buffer, len(ports), bits.OnesCount8(c.Lossless), b.xoff, sum)
+			ErrConfig, c.Name, c.Buffer, len(ports), bits.OnesCount8(c.Lossless), xoff, sum)
 	}
+	b.room = b.room[:0]
+	for _, h := range head {
+		b.room = append(b.room, int32(xoff+h))
+	}
+	b.xoff, b.xon, b.lossy = int32(xoff), int32(xon), int32(lossy)
 	return nil
 }
 
-func (b *staticBuffer) Enqueue(in, _, prio, size int) Verdict {
-	p := &b.ports[in]
-	if b.cfg.Lossless>>(prio&7)&1 == 0 {
-		if b.lossyUsed+size > b.lossy {
-			return Drop
+// take counts a packet if there is room for it, which it reports.
+func (b *staticBuffer) take(in int32, prio uint8, size int32, lossless bool) bool {
+	n := &b.bytes[in][prio&7]
+	if lossless {
+		if size > b.room[in]-*n {
+			return false
+		}
+	} else {
+		if size > b.lossy-b.lossyUsed {
+			return false
 		}
 		b.lossyUsed += size
-	} else if int(p.bytes[prio&7])+size > p.room {
-		return Drop
 	}
-	p.bytes[prio&7] += int32(size)
-	return Accept
+	*n += size
+	return true
 }
 
-func (b *staticBuffer) Dequeue(in, _, prio, size int) {
-	b.ports[in].bytes[prio&7] -= int32(size)
-	if b.cfg.Lossless>>(prio&7)&1 == 0 {
+// give counts a packet that leaves.
+func (b *staticBuffer) give(in int32, prio uint8, size int32, lossless bool) {
+	b.bytes[in][prio&7] -= size
+	if !lossless {
 		b.lossyUsed -= size
 	}
 }
 
-func (b *staticBuffer) Pause(in, prio int, asked bool) bool {
-	if asked {
-		return int(b.ports[in].bytes[prio&7]) > b.xon
+func (b *staticBuffer) lossless(prio int) bool { return b.cfg.Lossless>>(prio&7)&1 != 0 }
+
+func (b *staticBuffer) Enqueue(in, _, prio, size int) Verdict {
+	if b.take(int32(in), uint8(prio), int32(size), b.lossless(prio)) {
+		return Accept
 	}
-	return int(b.ports[in].bytes[prio&7]) > b.xoff
+	return Drop
 }
 
-func (b *staticBuffer) Lifts(_, _, held, _ int) bool { return held <= b.xon }
+func (b *staticBuffer) Dequeue(in, _, prio, size int) {
+	b.give(int32(in), uint8(prio), int32(size), b.lossless(prio))
+}
+
+func (b *staticBuffer) Pause(in, prio int, asked bool) bool {
+	if asked {
+		return b.bytes[in][prio&7] > b.xon
+	}
+	return b.bytes[in][prio&7] > b.xoff
+}
+
+func (b *staticBuffer) Lifts(_, _, held, _ int) bool { return held <= int(b.xon) }
 
 // Dynamic lets the ports share a buffer: each port and priority may use alpha times its
 // free part, so that a single one gets much, and many get little each.

@@ -105,9 +105,9 @@ func checkPools(t require.TestingT, b BufferPolicy, sum int) int {
 		}
 		good = good && shared == b.sharedUsed && shared <= b.shared
 	case *staticBuffer:
-		for i := range b.ports {
-			for prio, n := range b.ports[i].bytes {
-				good = good && n >= 0 && (b.cfg.Lossless>>prio&1 == 0 || int(n) <= b.ports[i].room)
+		for i := range b.bytes {
+			for prio, n := range b.bytes[i] {
+				good = good && n >= 0 && (b.cfg.Lossless>>prio&1 == 0 || n <= b.room[i])
 				all += int(n)
 			}
 		}

@@ -33,22 +33,25 @@ func (d *Deadlock) String() string {
 
 // heldBy returns how many bytes of one priority, received at an input, wait for an output.
 // The counts are kept up to date, so that the search for deadlocks need not visit packets.
-func (s *Switch) heldBy(prio int, in, out int) int { return int(s.held[prio][out*len(s.ports)+in]) }
+func (s *Switch) heldBy(prio int, in, out int) int {
+	return int(s.ports[out].end.out.q.q[prio].held[in])
+}
 
 // count allocates the counts of heldBy, and counts the packets that wait already.
 func (s *Switch) count() {
 	ports := len(s.ports)
-	for prio := range s.held {
-		if s.cfg.Lossless>>prio&1 == 0 || len(s.held[prio]) == ports*ports {
+	for prio := range 8 {
+		if s.lossless>>prio&1 == 0 || ports == 0 || len(s.ports[0].end.out.q.q[prio].held) == ports {
 			continue
 		}
 		held := make([]int32, ports*ports)
-		for out, p := range s.ports {
-			for k := range p.end.out.q.q[prio].all {
-				held[out*ports+int(k.ingress)] += k.size
+		for _, p := range s.ports {
+			q := &p.end.out.q.q[prio]
+			q.held, held = held[:ports:ports], held[ports:]
+			for k := range q.all {
+				q.held[k.ingress] += k.size
 			}
 		}
-		s.held[prio] = held
 	}
 }
 

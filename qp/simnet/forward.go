@@ -70,7 +70,7 @@ func (s *Switch) enqueue(q *egress, p *packet) {
 			d.counters.Marked++
 		}
 	}
-	s.used += int(size)
+	s.used += size
 	s.maxUsed = max(s.maxUsed, s.used)
 	q.account(s.e.now.ns)
 	w.push(p)
@@ -78,9 +78,9 @@ func (s *Switch) enqueue(q *egress, p *packet) {
 	q.bytes += size
 	q.nonEmpty |= 1 << prio
 	q.maxBytes = max(q.maxBytes, q.bytes)
-	if s.lossless>>prio&1 != 0 {
+	if held := w.held; len(held) != 0 {
 		in := int(p.ingress)
-		s.held[prio][int(q.port)*len(s.ports)+in] += size
+		held[in] += size
 		if x := &s.xoff[in]; *x>>prio&1 == 0 && s.pauses(in, int(prio), false) {
 			*x |= 1 << prio
 			s.ports[in].ask(prio)
@@ -106,7 +106,7 @@ func (s *Switch) admit(q *egress, p *packet) bool {
 		return false
 	}
 	if b := s.static; b != nil {
-		return b.Enqueue(int(p.ingress), int(q.port), int(prio), int(size)) == Accept
+		return b.take(p.ingress, prio, size, s.lossless>>prio&1 != 0)
 	}
 	return s.buffer.Enqueue(int(p.ingress), int(q.port), int(prio), int(size)) == Accept
 }
@@ -152,15 +152,15 @@ func (q *egress) left(p *packet) {
 	if w.head == nil {
 		q.nonEmpty &^= 1 << prio
 	}
-	s.used -= int(size)
+	s.used -= size
 	in := int(p.ingress)
 	if b := s.static; b != nil {
-		b.Dequeue(in, int(q.port), int(prio), int(size))
+		b.give(p.ingress, prio, size, s.lossless>>prio&1 != 0)
 	} else {
 		s.buffer.Dequeue(in, int(q.port), int(prio), int(size))
 	}
-	if s.lossless>>prio&1 != 0 {
-		s.held[prio][int(q.port)*len(s.ports)+in] -= size
+	if held := w.held; len(held) != 0 {
+		held[in] -= size
 		if x := &s.xoff[in]; *x>>prio&1 != 0 && !s.pauses(in, int(prio), true) {
 			*x &^= 1 << prio
 			s.ports[in].tell(prio, 0)
@@ -214,7 +214,7 @@ func (d *Direction) MeanQueue(reset bool) float64 {
 // serve sends the next packet of the queues if the direction is free.
 func (d *Direction) serve() {
 	q := d.q
-	for !d.armed && (q.nonEmpty&^q.paused != 0 || q.control.head != nil) {
+	for !d.armed && (q.nonEmpty&^q.paused != 0 || q.urgent) {
 		if !d.free() {
 			d.armed = true
 			d.e.queue.push(newEvent(d.busyUntil, evFree, d.id))
@@ -226,8 +226,10 @@ func (d *Direction) serve() {
 
 // next removes and returns the packet whose turn it is; there is one.
 func (q *egress) next() *packet {
-	if q.control.head != nil {
-		return q.control.pop()
+	if q.urgent {
+		p := q.control.pop()
+		q.urgent = q.control.head != nil
+		return p
 	}
 	ready := q.nonEmpty &^ q.paused
 	s := q.sw
@@ -254,7 +256,7 @@ func (q *egress) roundRobin(ready uint8) int {
 		if ready>>p&1 == 0 {
 			q.deficit[p] = 0
 		}
-		q.turn = int32(p+1) & 7
+		q.turn = uint8(p+1) & 7
 		if ready>>q.turn&1 != 0 {
 			q.deficit[q.turn] += q.sw.cfg.Weights[q.turn] * maxWire
 		}

@@ -71,6 +71,7 @@ type Host struct {
 	// drop it.
 	OnTrimmed func(f *frame.Frame)
 
+	last       flowHash
 	lineRate   uint64 // 0 where it does not matter
 	handlers   []func(wc *qp.Completion)
 	wake       int64 // time of the event for the end of a pause, 0 for none
@@ -443,7 +444,9 @@ func (h *Host) sendOne() bool {
 		e.release(p)
 		return false
 	}
-	e.n.read(p)
+	if e.n.read(p); e.n.multipath && !e.n.bytes {
+		h.last.of(e.n, p) // now that it is at hand
+	}
 	h.emit(p)
 	return true
 }

@@ -2,6 +2,7 @@ package simnet
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"github.com/roce-go/roce/bth"
 	"github.com/roce-go/roce/bth/frame"
@@ -160,9 +161,6 @@ func (n *Network) read(p *packet) {
 	if f.VLANs != 0 {
 		p.prio = uint8(f.VLAN[0].TCI >> 13)
 	}
-	if n.multipath {
-		n.flowHash(p) // now that it is at hand
-	}
 }
 
 func (n *Network) readBytes(p *packet) {
@@ -270,6 +268,23 @@ func (n *Network) flowHash(p *packet) uint64 {
 		p.hash, p.hashed = t.hash(), true
 	}
 	return p.hash
+}
+
+// flowHash is the hash of the five-tuple of a host's last packet, most often that of the
+// next one too.
+type flowHash struct {
+	src, dst     netip.Addr
+	sport, dport uint16
+	hash         uint64
+}
+
+// of sets the hash of a decoded packet.
+func (k *flowHash) of(n *Network, p *packet) {
+	f := &p.f
+	if f.SrcPort != k.sport || f.DstPort != k.dport || f.Dst != k.dst || f.Src != k.src {
+		*k = flowHash{f.Src, f.Dst, f.SrcPort, f.DstPort, n.flowHash(p)}
+	}
+	p.hash, p.hashed = k.hash, true
 }
 
 // mark sets congestion experienced. The ICRC does not cover it; the IPv4 header

@@ -73,6 +73,7 @@ func (p *swPort) tell(prio uint8, quanta uint16) {
 		d.counters.PauseSent++
 	}
 	d.q.control.push(k)
+	d.q.urgent = true
 	d.serve()
 }
 

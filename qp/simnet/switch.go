@@ -69,24 +69,23 @@ type SwitchConfig struct {
 // Switch stores packets and forwards them: output-queued, with one buffer. A packet leaves
 // the buffer when the switch starts to send it.
 type Switch struct {
-	// Used for every packet: these come first.
-	n        *Network
+	// Used for every packet: two cache lines.
 	e        *engine
-	routes   []uint16      // by number of the destination host: index in ways
-	ways     []ways        // the first is none
+	routes   []uint16 // by number of the destination host: index in ways
+	ways     []ways   // the first is none
+	lossless uint8
+	strict   uint8         // priorities
 	static   *staticBuffer // buffer, where it is that
 	xoff     []uint8       // by port: priorities that its peer was requested to pause
-	lossless uint8
-	strict   uint8 // priorities
-	used     int
-	maxUsed  int
-	ports    []*swPort
-	buffer   BufferPolicy
-	router   Router
-	luck     rng
-	salt     uint64
-	held     [8][]int32 // lossless priorities: see heldBy
+	used     int32
+	maxUsed  int32
 
+	n       *Network
+	ports   []*swPort
+	buffer  BufferPolicy
+	router  Router
+	luck    rng
+	salt    uint64
 	id      int32
 	name    string
 	cfg     SwitchConfig
@@ -119,22 +118,23 @@ type egress struct {
 	// Used for every packet: one cache line, and one of q.
 	sw       *Switch
 	d        *Direction
-	control  list    // PFC frames, before all else
 	area     float64 // byte nanoseconds that waited
 	areaAt   int64
 	bytes    int32
+	maxBytes int32 // that there were
+	limit    int32 // of bytes, for priorities that are not lossless
 	port     int32 // of the switch
 	nonEmpty uint8
 	paused   uint8 // priorities that are paused
 	dead     uint8 // those of paused that the watchdog has flushed
-	marks    bool  // by cp
-	turn     int32
-	maxBytes int32 // that there were
-	limit    int32 // of bytes, for priorities that are not lossless
+	turn     uint8
+	marks    bool // by cp
+	urgent   bool // control is not empty
 
-	q      [8]queue
-	cp     cnp.CongestionPoint
-	pauses pauses
+	q       [8]queue
+	control list // PFC frames, before all else
+	cp      cnp.CongestionPoint
+	pauses  pauses
 
 	deficit [8]int
 	from    int64 // when area was 0
@@ -144,6 +144,7 @@ type egress struct {
 type queue struct {
 	list
 	bytes int32
+	held  []int32 // of a lossless priority: bytes by the port at which they were received
 }
 
 // AddSwitch adds a switch. Errors wrap ErrConfig or cnp.ErrParams; a buffer that is too
@@ -206,7 +207,7 @@ func (n *Network) AddSwitch(cfg SwitchConfig) (*Switch, error) {
 func (s *Switch) Name() string { return s.name }
 
 // Buffered returns how many bytes wait in the switch, and the most there were.
-func (s *Switch) Buffered() (now, most int) { return s.used, s.maxUsed }
+func (s *Switch) Buffered() (now, most int) { return int(s.used), int(s.maxUsed) }
 
 // NoRoute returns how many packets were dropped because no link leads to their destination
 // host.
