@@ -72,7 +72,8 @@ type batch struct {
 	first int // of those to be sent
 	n     int
 	errno syscall.Errno
-	apart func(i int) // lists the packets of a received datagram in got
+	apart func(i int)   // lists the packets of a received datagram in got
+	busy  time.Duration // before recv sleeps
 	call  func(fd uintptr) bool
 	once  func(fd uintptr) bool // call without a wait
 }
@@ -153,6 +154,16 @@ func (b *batch) transmit(fd uintptr) bool {
 
 // recv waits for datagrams. The error is net.ErrClosed after Close.
 func (b *batch) recv() (n int, err error) {
+	if b.busy != 0 {
+		for end := time.Now().Add(b.busy); time.Now().Before(end); runtime.Gosched() {
+			if b.raw.Read(b.once) != nil {
+				return 0, net.ErrClosed
+			}
+			if b.errno == 0 {
+				return b.n, nil
+			}
+		}
+	}
 	if b.raw.Read(b.call) != nil {
 		return 0, net.ErrClosed
 	}

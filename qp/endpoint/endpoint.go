@@ -66,6 +66,11 @@ type Config struct {
 	// arrive faster than it handles them. 0 means no limit.
 	Rate int
 
+	// BusyPoll is for how long after the last packets the endpoint looks for more without
+	// sleeping, which costs a processor's time and spares the time to wake up (UDP and
+	// packet sockets of Linux). 0: it sleeps at once.
+	BusyPoll time.Duration
+
 	// Allow lists the peers that may connect. Empty allows all.
 	Allow []netip.Prefix
 	// MaxHalfOpen limits the connections that were requested and are not yet established,

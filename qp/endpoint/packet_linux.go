@@ -50,6 +50,8 @@ const (
 
 	vlanRoom        = 4 // before each frame, for the tag that the kernel removed
 	statusVLANValid = 1 << 4
+
+	leastRoCE = 12 + 4 // UDP payload of the shortest packet: BTH and ICRC
 )
 
 // auxdata is struct tpacket_auxdata.
@@ -115,7 +117,7 @@ func (p *packet) takeApart(i int) {
 		binary.BigEndian.PutUint16(b[at+14:], aux.vlanTCI)
 	}
 	size := int(binary.NativeEndian.Uint16(vnet[4:]))
-	if vnet[1] == vnetUDP && size != 0 {
+	if vnet[1] == vnetUDP && size >= leastRoCE {
 		if _, header := udpHeader(b[at : at+n]); header != 0 {
 			for at, n = at+header, n-header; n > 0; at, n = at+size, n-size {
 				p.recv.got = append(p.recv.got, part{i, at, min(size, n), header})
@@ -138,7 +140,7 @@ func udpHeader(b []byte) (ip, end int) {
 	switch {
 	case len(b) < ip+20+8:
 		return 0, 0
-	case b[ip-2] == 0x08 && b[ip-1] == 0 && b[ip]>>4 == 4 && b[ip+9] == 17:
+	case b[ip-2] == 0x08 && b[ip-1] == 0 && b[ip]>>4 == 4 && b[ip]&15 >= 5 && b[ip+9] == 17:
 		end = ip + 4*int(b[ip]&15) + 8
 	case b[ip-2] == 0x86 && b[ip-1] == 0xdd && b[ip]>>4 == 6 && b[ip+6] == 17:
 		end = ip + 40 + 8

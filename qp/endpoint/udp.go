@@ -40,6 +40,7 @@ func (w udpWire) open(cfg *Config) (transport, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.in.busy = cfg.BusyPoll
 	cfg.GIDs = []netip.Addr{t.local.Addr()}
 	return t, nil
 }

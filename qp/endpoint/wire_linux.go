@@ -60,6 +60,7 @@ func (w deviceWire) open(cfg *Config) (transport, error) {
 			d.f.Close()
 			return nil, err
 		}
+		p.recv.busy = cfg.BusyPoll
 		return p, nil
 	}
 	return d, nil

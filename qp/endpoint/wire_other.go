@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 )
 
 // TAP and Packet need Linux.
@@ -40,6 +41,7 @@ const (
 type batch struct {
 	bufs  [batchSize][]byte
 	split bool
+	busy  time.Duration
 }
 
 func newUDPBatch(*net.UDPConn, netip.Addr, bool) (*batch, error) {
