@@ -84,7 +84,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer cancel()
 	if err := o.do(ctx, stdout, stderr); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fmt.Errorf("%w: it was not done in the time of -limit, %v; if nothing came at all, is the address right, and is a target there?", err, o.limit)
+			err = fmt.Errorf("%w: it was not done in the time of -limit, %v; if nothing was received at all, is the address right, and is a target there?", err, o.limit)
 		}
 		fmt.Fprintln(stderr, "nvmehost:", err)
 		return 1
@@ -135,7 +135,7 @@ func (o *options) do(ctx context.Context, stdout, stderr io.Writer) (err error) 
 			}
 		}
 		if cfg.NQN == "" {
-			return errors.New("discovery tells of no subsystem")
+			return errors.New("the discovery log has no subsystem")
 		}
 	}
 	h, err := nvme.Dial(ctx, ep, o.to, cfg)

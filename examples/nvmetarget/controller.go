@@ -98,7 +98,7 @@ func (c *controller) remove(q *queue) {
 		c.t.mu.Lock()
 		delete(c.t.controllers, c.id)
 		c.t.mu.Unlock()
-		c.t.log.Info("controller gone", "controller", c.id, "host", c.host.HostNQN)
+		c.t.log.Info("controller removed", "controller", c.id, "host", c.host.HostNQN)
 	}
 }
 

@@ -416,7 +416,7 @@ func (l *lab) killed(t *testing.T) {
 	l.sh(t, "sleep 2")
 	require.NoError(t, l.Signal(syscall.SIGKILL))
 	l.Close()
-	require.Eventually(t, func() bool { return strings.Contains(l.said.String(), "controller gone") }, 60*time.Second, 100*time.Millisecond, "%v", l.said)
+	require.Eventually(t, func() bool { return strings.Contains(l.said.String(), "controller removed") }, 60*time.Second, 100*time.Millisecond, "%v", l.said)
 	next := func(string) []string {
 		return []string{"-segment", fmt.Sprintf("127.0.0.1:%d,127.0.0.1:%d", l.ports[1], l.ports[0]), "-ip", "192.0.2.3,2001:db8::3", "-mac", "52:54:00:00:00:03"}
 	}

@@ -115,7 +115,7 @@ func (t *target) serveQueue(ctx context.Context, c *endpoint.Conn) {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	q.patience = time.AfterFunc(t.cfg.patience, func() {
-		t.log.Warn("no Connect came", "peer", q.peer, "queue", q.id)
+		t.log.Warn("no Connect command was received", "peer", q.peer, "queue", q.id)
 		c.Close()
 	})
 	defer q.patience.Stop()

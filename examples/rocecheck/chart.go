@@ -21,8 +21,8 @@ type kind struct {
 }
 
 var kinds = []kind{
-	{"answer", "acknowledgement", []conform.Class{conform.ClassAck}, true},
-	{"data", "READ response, atomic answer", []conform.Class{conform.ClassResponse}, true},
+	{"response", "acknowledgement", []conform.Class{conform.ClassAck}, true},
+	{"data", "READ response, atomic acknowledgement", []conform.Class{conform.ClassResponse}, true},
 	{"new", "request", []conform.Class{conform.ClassNew}, false},
 	{"late", "out of order", []conform.Class{conform.ClassLate}, false},
 	{"copy", "copy", []conform.Class{conform.ClassCopy}, false},

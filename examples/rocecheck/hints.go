@@ -18,7 +18,7 @@ type hint struct {
 
 var hints = map[conform.Rule]hint{
 	conform.RuleICRC:       {100, "Bad ICRCs: data was damaged after the sending RNIC summed it. Look for a device on the path that rewrites headers (NAT, a tunnel, DSCP is safe), or for bad memory in a switch or a card; a receiver drops these packets, so that they show as losses too."},
-	conform.RuleRS22:       {98, "An atomic was answered twice with different values: it was executed twice, or the replay is broken. Do not trust locks or counters over this responder."},
+	conform.RuleRS22:       {98, "An ATOMIC had two responses with different values: it was executed twice, or the replay is broken. Do not trust locks or counters over this responder."},
 	conform.RuleRS15:       {97, "READ responses with a wrong opcode or size: the requester may take wrong data for right. Suspect the responder's firmware or driver."},
 	conform.RuleRS14:       {96, "Responses out of order or missing: a requester cannot know what was done. Suspect the responder."},
 	conform.RuleRQ22:       {95, "Acknowledgements of what was not sent: requests complete that were never delivered. Suspect the responder, or two QPs with the same number."},
@@ -39,9 +39,9 @@ var hints = map[conform.Rule]hint{
 	conform.RuleNAK:        {44, "NAKs: sequence errors mean loss or reordering on the path; access and invalid-request errors mean that a program's keys, rights or lengths are wrong, and end the connection."},
 	conform.RuleGap:        {40, "Gaps in the PSNs: packets were lost before they were captured, or by the capture. Where NAKs follow, it was the network."},
 	conform.RuleReadGap:    {40, "Gaps in READ responses: the same, on the way back."},
-	conform.RuleReorder:    {35, "Packets out of order: a path with several routes that is not kept per flow, which go-back-N answers with retransmission."},
+	conform.RuleReorder:    {35, "Packets out of order: a path with several routes that is not kept per flow, to which go-back-N reacts with retransmission."},
 	conform.RuleDuplicate:  {20, "Copies: a loop or a mirror port that captures twice."},
-	conform.RuleUnanswered: {55, "Requests without any answer: the other end is down, a filter drops one direction, or the capture has one direction only."},
+	conform.RuleUnanswered: {55, "Requests without any response: the other end is down, a filter drops one direction, or the capture has one direction only."},
 	conform.RuleMissing:    {30, "The capture itself lost packets: raise its buffer, capture fewer bytes of each, or use a mirror port that keeps up."},
 	conform.RuleSPort:      {10, "A flow changes its UDP source port: routers may send its packets along several paths."},
 }

@@ -239,7 +239,7 @@ func (c *checker) htmlHalf(b *bytes.Buffer, n int, h *half) {
 	f := h.req
 	peer := "its peer is not known"
 	if f.peerQP != 0 {
-		peer = "answers to QP " + hex(f.peerQP)
+		peer = "responses to QP " + hex(f.peerQP)
 	}
 	fmt.Fprintf(b, "<article id=\"c%d\"><h3>Requests of %v to %v QP %s <small>%s, %s, MTU %s</small></h3>\n", n, f.src, f.dst, hex(f.qp), peer, f.service, mtuText(f.mtu))
 	c.chartPSN(b, h)

@@ -264,7 +264,7 @@ func (c *checker) writeMRC() {
 		p("  %v -> %v QP %s: %s, %d bytes of payload, %s\n", f.Src, f.Dst, hex(f.QP), count(f.Packets, "WRITE packet", "WRITE packets"),
 			f.GoodBytes, count(f.Messages, "message", "messages"))
 		p("      sent again %d, holes %d, out of order %d, copies %d, trimmed %d\n", f.Retransmitted, f.Holes, f.OutOfOrder, f.Copies, f.Trimmed)
-		p("      %d SACKs (skip once %d, skip always %d), %d NACKs%s, %d ACKs, %d NAKs, %d of %d probes answered\n",
+		p("      %d SACKs (skip once %d, skip always %d), %d NACKs%s, %d ACKs, %d NAKs, %d of %d probes had a response\n",
 			f.SACKs, f.SACKVerdicts[mrc.PathSkip], f.SACKVerdicts[mrc.PathBad], f.NACKs, reasons(f.NACKReasons[:]), f.Acks, f.NAKs,
 			f.ProbesAnswered, f.Probes)
 		p("      %s in use, congestion experienced %.1f %%\n", count(uint64(len(f.Paths)), "path", "paths"), 100*share(f.CE, f.Packets))

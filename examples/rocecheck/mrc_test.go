@@ -79,7 +79,7 @@ func TestMRC(t *testing.T) {
 		"  5 packets, 1 flow: no rule is broken\n",
 		"192.0.2.1 -> 192.0.2.2 QP 0x000def: 4 WRITE packets, 600 bytes of payload, 1 message\n",
 		"      sent again 1, holes 0, out of order 0, copies 0, trimmed 0\n",
-		"      1 SACKs (skip once 1, skip always 0), 0 NACKs, 0 ACKs, 0 NAKs, 0 of 0 probes answered\n",
+		"      1 SACKs (skip once 1, skip always 0), 0 NACKs, 0 ACKs, 0 NAKs, 0 of 0 probes had a response\n",
 		"      2 paths in use, congestion experienced 25.0 %\n",
 		"        ev 0x0000c001: 1 packets, congestion experienced 100.0 %, sent again 0\n",
 		"MRC-RETRANSMIT",

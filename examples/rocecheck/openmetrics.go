@@ -29,7 +29,7 @@ func (c *checker) appendMetrics(w io.Writer) {
 		fmt.Fprintf(w, "roce_retransmissions_total{cause=%q} %d\n", x.cause, x.n)
 	}
 	counter("roce_duplicates", "Copies, by the network or by the capture.", t.Duplicates)
-	counter("roce_out_of_order", "Packets that came late.", t.OutOfOrder)
+	counter("roce_out_of_order", "Packets that arrived out of order.", t.OutOfOrder)
 	counter("roce_sequence_gaps", "Jumps of the PSN.", t.SequenceError)
 	counter("roce_acks", "Positive acknowledgements.", t.Acks)
 	counter("roce_naks", "NAKs, RNR NAKs not counted.", t.Naks)

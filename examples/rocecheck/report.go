@@ -418,7 +418,7 @@ func (c *checker) keyFigures(t *conform.Counters) [][2]string {
 		{"data frames", fmt.Sprintf("%d, %d bytes of payload, %.1f %% of the bytes on the wire", t.DataFrames, t.GoodBytes, 100*t.PayloadEfficiency())},
 		{"goodput", rate(t.Goodput()) + "b/s over " + short(t.Duration())},
 		{"retransmitted", fmt.Sprintf("%d (%.3f %%), out of order %d, copies %d, gaps %d", t.Retransmitted, 100*t.RetransmissionShare(), t.OutOfOrder, t.Duplicates, t.SequenceError)},
-		{"answers", fmt.Sprintf("%d acknowledgements, %d NAKs (%d sequence errors), %d RNR NAKs (%s waited)", t.Acks, t.Naks, t.NakSequence, t.RNRs, short(t.RNRWait))},
+		{"responses", fmt.Sprintf("%d acknowledgements, %d NAKs (%d sequence errors), %d RNR NAKs (%s waited)", t.Acks, t.Naks, t.NakSequence, t.RNRs, short(t.RNRWait))},
 		{"messages", fmt.Sprintf("%d sent, %d acknowledged, %d failed", t.MessagesTx, t.MessagesDone, t.MessagesFail)},
 		{"congestion", fmt.Sprintf("%d CE marks, %d CNPs (%.1f a second)", t.CE, t.CNPs, t.CNPRate())},
 	}

@@ -87,7 +87,7 @@ func (c *checker) cost(total *conform.Counters) (out []string) {
 		out = append(out, fmt.Sprintf("Cost: %s for receivers took %s, of %s captured.", count(sum.rnrs, "wait", "waits"), short(sum.rnr), whole))
 	}
 	if total.SequenceError+total.LostBehind > 0 {
-		out = append(out, fmt.Sprintf("Losses: %s before the capture, %s behind it (told by NAKs).",
+		out = append(out, fmt.Sprintf("Losses: %s before the capture, %s behind it (reported by NAKs).",
 			count(total.SequenceError, "gap", "gaps"), count(total.LostBehind, "packet", "packets")))
 	}
 	return out

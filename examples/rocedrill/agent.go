@@ -75,7 +75,7 @@ type remote struct {
 
 // errGone means that the agent's connection has ended: the device's host is down, or the
 // agent has ended.
-var errGone = errors.New("the agent is gone")
+var errGone = errors.New("the connection to the agent has ended")
 
 // Time limits of a reply, besides the time that the command itself needs, and its maximum
 // length. A host that is down does not reply either, so the limit of "info" is shorter.
@@ -204,9 +204,9 @@ func (d *device) obituary() (how string, err error) {
 	how = d.console.said()
 	if a.err != nil {
 		if _, err := resolve(d.link, ourMAC, d.our4, d.ip4); err == nil && how == "" {
-			return "", fmt.Errorf("%w; its host still answers ARP", why)
+			return "", fmt.Errorf("%w; its host still responds to ARP", why)
 		}
-		return "it answers no more" + how, nil
+		return "it no longer responds" + how, nil
 	}
 	info, err := a.info()
 	if err != nil {
@@ -216,7 +216,7 @@ func (d *device) obituary() (how string, err error) {
 		d.can[k] = v
 	}
 	if boot != "" && d.can["boot"] == boot {
-		return "", fmt.Errorf("%w; it came back, and its host had not gone", why)
+		return "", fmt.Errorf("%w; it responds again, and its host had not restarted", why)
 	}
 	if d.mac, err = resolve(d.link, ourMAC, d.our4, d.ip4); err != nil {
 		return "", fmt.Errorf("%v, after its host started anew: %w", d.ip4, err)

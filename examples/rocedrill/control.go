@@ -323,7 +323,7 @@ func (r *run) done(w *script.Words) error {
 		}
 	}
 	if len(r.completions) == 0 {
-		return deviated("no completion came")
+		return deviated("there was no completion")
 	}
 	c := r.completions[0]
 	r.completions = r.completions[1:]
@@ -424,7 +424,7 @@ func (r *run) flow(w *script.Words) error {
 		return err
 	}
 	if len(r.ports) == 0 {
-		return deviated("no packet came")
+		return deviated("no packet was received")
 	}
 	for _, p := range r.ports {
 		if p < 0xc000 {
@@ -461,7 +461,7 @@ func (r *run) event(w *script.Words) error {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if got == nil {
-		return deviated("no event came")
+		return deviated("there was no event")
 	}
 	return deviated("got event %s", strings.Join(got, ", "))
 }

@@ -770,7 +770,7 @@ func TestAgentDies(t *testing.T) {
 	for range 2 {
 		res := d.repeat(groups[0].scripts[0])
 		require.Equal(t, notReached, res.verdict)
-		require.Contains(t, res.why, "gone")
+		require.Contains(t, res.why, "ended")
 	}
 	require.Len(t, served, 2) // asked again
 }
@@ -833,7 +833,7 @@ func TestWrongAgents(t *testing.T) {
 	}
 }
 
-// liveDevice is a device on a wire in real time whose host answers ARP, with an agent.
+// liveDevice is a device on a wire in real time whose host responds to ARP, with an agent.
 func liveDevice(t *testing.T, agent string) (*device, *endpoint.Endpoint) {
 	a, b := endpoint.Pair()
 	l, err := openWire(a, []netip.Addr{ourIP4}, ourMAC)
@@ -874,7 +874,7 @@ func TestHostDies(t *testing.T) {
 		res := d.examine(g.scripts[0])
 		if boots == "11" {
 			require.Equal(t, notReached, res.verdict, res.why)
-			require.Contains(t, res.why, "its host had not gone")
+			require.Contains(t, res.why, "its host had not restarted")
 			continue
 		}
 		require.Equal(t, deviates, res.verdict, res.why)

@@ -126,7 +126,7 @@ func (d *device) once(s *drill) (res *result) {
 		err = r.end()
 	}
 	if r.heard > maxHeard {
-		err = deviated("more than %d frames came", maxHeard)
+		err = deviated("more than %d frames were received", maxHeard)
 	}
 	res.line, res.stmt, res.frame = r.line, r.stmt, r.lastFrame
 	r.cleanup()
@@ -261,7 +261,7 @@ func (d *device) meets() error {
 	if res.verdict == notReached {
 		return errors.New(res.why)
 	}
-	return fmt.Errorf("%v answers ARP, but no RoCE packet reaches the agent's device from there, and none comes from it: is the agent (%s) at the host of %v, and at that of its devices? %s",
+	return fmt.Errorf("%v responds to ARP, but no RoCE packet reaches the agent's device from there, and none comes from it: is the agent (%s) at the host of %v, and at that of its devices? %s",
 		d.ip4, d.can["device"], d.ip4, "drill-agent -d names one, and its address must be one of the RDMA device's")
 }
 

@@ -205,7 +205,7 @@ func (l *wire) await(until time.Time) ([]byte, time.Time, bool) {
 	}
 }
 
-var errNoARP = errors.New("nobody has that address: no ARP response came in 5 s")
+var errNoARP = errors.New("nobody has that address: no ARP response within 5 s")
 
 // resolve finds the Ethernet address of the device by ARP or neighbour discovery.
 func resolve(l link, src frame.MAC, from, to netip.Addr) (mac frame.MAC, err error) {

@@ -454,7 +454,7 @@ Three ways to reach a device:
   this module's own port in this process, in virtual time. All groups, in a second:
       rocedrill
 
--ip is an address that no host has: this program answers ARP for it itself. -list shows the
+-ip is an address that no host has: this program responds to ARP for it itself. -list shows the
 scripts, -explain NAME what one is about and what it says, -only chooses.
 
 Verdicts: "follows"; "deviates", with the statement that did not hold and what was received instead;

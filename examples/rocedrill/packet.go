@@ -387,14 +387,14 @@ func (r *run) expect(w *script.Words, from, to time.Duration, eventually bool) e
 			return nil
 		}
 		if !ok {
-			return deviated("nothing came%s", r.faultText())
+			return deviated("nothing was received%s", r.faultText())
 		}
 		best := ""
 		for _, a := range alternatives {
 			err := r.match(p, a)
 			if err == nil {
 				if d := p.at.Sub(start); from > 0 && d < from-r.d.jitter {
-					return deviated("it came too early, after less than %v", from)
+					return deviated("it arrived too early, after less than %v", from)
 				}
 				r.last = p.at
 				return nil

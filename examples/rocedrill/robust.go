@@ -315,7 +315,7 @@ func (b *barrage) died() error {
 	if err != nil {
 		return err
 	}
-	what := fmt.Sprintf("one of %d packets, none of which does it alone", len(suspects))
+	what := fmt.Sprintf("%d packets together, no single one of them", len(suspects))
 	if len(suspects) == 0 {
 		what = "the script's own WRITEs"
 	}
@@ -478,7 +478,7 @@ func (b *barrage) witness() error {
 			return err
 		}
 		if try == 4 {
-			return deviated("the connection gives no more acknowledgements, after %s", b.rep.String())
+			return deviated("the connection sends no more acknowledgements, after %s", b.rep.String())
 		}
 	}
 }

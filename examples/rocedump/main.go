@@ -377,9 +377,9 @@ is its request's, where the capture has that. -summary also counts
 retransmissions, trimmed packets, verdicts of SACKs and reasons of NACKs.
 
 Exit code: 0 all is well; 1 something is wrong: a bad ICRC or IPv4 header
-checksum, a RoCE frame that cannot be decoded, or a file that ends in the middle
-of a record (what came before is printed); 2 bad usage, unreadable input, or
-output that cannot be written.
+checksum, a RoCE frame that cannot be decoded, or a file that ends in a record
+(the frames before it are printed); 2 bad usage, unreadable input, or output
+that cannot be written.
 
 Examples:
 

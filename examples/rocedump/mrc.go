@@ -289,7 +289,7 @@ func (s *mrcSummary) writeText(out io.Writer) {
 	if s.packets == 0 {
 		return
 	}
-	fmt.Fprintf(out, "\n  MRC: %d packets, sent again %d, trimmed %d, probes answered %d\n", s.packets, s.rtx, s.trimmed, s.probeResponses)
+	fmt.Fprintf(out, "\n  MRC: %d packets, sent again %d, trimmed %d, probe responses %d\n", s.packets, s.rtx, s.trimmed, s.probeResponses)
 	fmt.Fprintf(out, "  SACKs: path good %d, to skip once %d, to skip always %d, undefined %d\n",
 		s.verdicts[0], s.verdicts[1], s.verdicts[2], s.verdicts[3])
 	sep := "  NACKs: "

@@ -263,7 +263,7 @@ func TestMRCSummary(t *testing.T) {
 	require.Equal(t, map[string]any{"reason": 85.0, "packets": 1.0}, m["nacks"].([]any)[5])
 
 	_, out, _ = exec(file, "-mrc", "-mrc-trimmed", "9", "-summary", "-")
-	require.Contains(t, out, "  MRC: 25 packets, sent again 1, trimmed 1, probes answered 0\n")
+	require.Contains(t, out, "  MRC: 25 packets, sent again 1, trimmed 1, probe responses 0\n")
 	require.Contains(t, out, "  SACKs: path good 1, to skip once 0, to skip always 1, undefined 0\n")
 	require.Contains(t, out, "  NACKs: trimmed 1, trimmed_last_hop 1, no_bitmap 1, no_packet_buffer 1, psn_out_of_window 1, 85 1\n")
 	require.Contains(t, out, "0xc6 MRC_WRITE_FIRST\n")

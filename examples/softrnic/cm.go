@@ -104,7 +104,7 @@ func (t *cmTool) serve(ctx context.Context) error {
 	defer l.Close()
 	c, err := l.Accept(ctx)
 	if err != nil {
-		return fmt.Errorf("no client came to port %d: %w", t.port, err)
+		return fmt.Errorf("no client connected to port %d: %w", t.port, err)
 	}
 	defer c.Close()
 	t.conns = append(t.conns, c)
@@ -215,7 +215,7 @@ func (t *cmTool) rdmaServer(ctx context.Context, c *roce.Conn) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "%d bytes came\n", n)
+	fmt.Fprintf(t.out, "%d bytes received\n", n)
 	if t.o.cm == "xrdma" {
 		t.gone(goodbye, c)
 		return nil
@@ -262,7 +262,7 @@ func (t *cmTool) cmtimeServer(ctx context.Context) error {
 			return fmt.Errorf("%d of %d connections were ended: %w", i, t.o.n, context.Cause(ctx))
 		}
 	}
-	fmt.Fprintf(t.out, "%d connections came and went\n", len(conns))
+	fmt.Fprintf(t.out, "%d connections opened and closed\n", len(conns))
 	return nil
 }
 

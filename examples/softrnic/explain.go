@@ -62,15 +62,15 @@ func printCounters(w io.Writer, of string, v any) {
 func likely(p *softnic.Counters, c *qp.Counters) string {
 	switch {
 	case p.TxUnresolved != 0:
-		return "no host has the peer's address on this network (nobody answered ARP or neighbour discovery): look at the address, at the interface's state, and with -segment at the ports, which are swapped at the other end"
+		return "no host has the peer's address on this network (no response to ARP or neighbour discovery): look at the address, at the interface's state, and with -segment at the ports, which are swapped at the other end"
 	case p.RxICRCEncapsulated != 0 && p.RxRoCE == 0:
-		return "what came has a wrong ICRC: something on the way changes packets (NAT), or with -udp the peer does not set Don't Fragment, or -strict is set"
+		return "the received packets have a wrong ICRC: something on the way changes them (NAT), or with -udp the peer does not set Don't Fragment, or -strict is set"
 	case p.RxRoCE == 0 && p.TxFrames != 0:
-		return "no RoCE packet came from the network: the peer is not there or its queue pair not connected, a filter drops UDP port 4791, or the interface is down; with -segment the ports are swapped at the other end"
+		return "no RoCE packet was received from the network: the peer is not there or its queue pair not connected, a filter drops UDP port 4791, or the interface is down; with -segment the ports are swapped at the other end"
 	case p.RxNoQP != 0 && c.RxPackets == 0:
-		return "what came is for queue pairs that are not here: the peer is connected to another program, or to an earlier run"
+		return "the received packets are for queue pairs that do not exist here: the peer is connected to another program, or to an earlier run"
 	case p.RxWrongAddress != 0 && c.RxPackets == 0:
-		return "what came is for another address, or from another one than the peer told: choose the GIDs (-gid here, -g or -x there) of one network"
+		return "the received packets are to another address, or from another one than the peer sent: choose the GIDs (-gid here, -g or -x there) of one network"
 	case c.RNRNakRetryErr != 0 || c.RNRNakReceived != 0 && c.RetryExceededErr != 0:
 		return "the peer has no receives posted"
 	case c.ReqRemoteAccessErrors != 0:
@@ -80,7 +80,7 @@ func likely(p *softnic.Counters, c *qp.Counters) string {
 	case c.RetryExceededErr != 0 && c.RxPackets == 0:
 		return "the peer does not respond: its queue pair may not be connected, or a filter drops UDP port 4791 on the way there"
 	case c.RetryExceededErr != 0:
-		return "the peer responds no more: it has ended, or packets are lost; -timeout and -retry give it more time, -rate sends slower"
+		return "the peer no longer responds: it has ended, or packets are lost; -timeout and -retry give it more time, -rate sends slower"
 	case c.UCMessagesDropped != 0 || c.OutOfSequence != 0 && c.Retransmitted == 0:
 		return "packets are lost, which the service does not send again: -rate sends slower"
 	}

@@ -32,7 +32,7 @@ func handshakeConn(addr string, port int, wait, patience time.Duration) (net.Con
 	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(wait))
 	c, err := l.Accept()
 	if err != nil {
-		return nil, fmt.Errorf("no client came to TCP port %d in %v (-wait): %w", port, wait, err)
+		return nil, fmt.Errorf("no client connected to TCP port %d in %v (-wait): %w", port, wait, err)
 	}
 	return limited{c, patience}, nil
 }
@@ -47,7 +47,7 @@ func (c limited) Read(b []byte) (int, error) {
 	_ = c.SetReadDeadline(time.Now().Add(c.patience))
 	n, err := c.Conn.Read(b)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("nothing came from the peer over TCP for %v (-patience): it may have other options, such as another -q: %w", c.patience, err)
+		err = fmt.Errorf("nothing was received from the peer over TCP for %v (-patience): it may have other options, such as another -q: %w", c.patience, err)
 	}
 	return n, err
 }

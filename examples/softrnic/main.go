@@ -85,13 +85,13 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.path.vlan, "vlan", -1, "VLAN `tag` (TCI: priority, 3 bits; DEI; VLAN ID, 12 bits) of what is sent; -1: none")
 	fs.IntVar(&o.path.dscp, "dscp", 0, "`DSCP` of what is sent")
 	fs.IntVar(&o.path.timeout, "timeout", 14, "`code` of the acknowledgement timer, 4.096 us * 2^code; 0: never")
-	fs.IntVar(&o.path.retries, "retry", 7, "`times` to send again without a response before the peer counts as gone")
+	fs.IntVar(&o.path.retries, "retry", 7, "`times` to send again without a response before the connection fails")
 	fs.DurationVar(&o.path.patience, "patience", 30*time.Second, "longest `time` to wait for anything to happen once a client or server is there")
 	fs.IntVar(&o.psn, "psn", -1, "first `PSN` sent; -1: any")
 	fs.StringVar(&o.peer, "peer", "", "the peer's `QPN:PSN:GID[:RKEY:ADDRESS]`, numbers in hexadecimal; - reads that line from standard input")
 	fs.StringVar(&o.op, "op", "", "`operation` to do: send, write, read, fadd or cswap")
 	fs.StringVar(&o.group, "group", "239.1.1.1", "multicast `address` that -cm mckey receives")
-	fs.StringVar(&o.file, "file", "", "`file` of -cm rcopy: what a client sends, with :NAME for its name there; where a server puts what comes")
+	fs.StringVar(&o.file, "file", "", "`file` of -cm rcopy: what a client sends, with :NAME for its name there; where a server writes what it receives")
 	fs.DurationVar(&o.wait, "wait", 5*time.Minute, "longest `time` to wait for a client, or with -cm for all of it")
 	fs.DurationVar(&o.linger, "linger", 0, "`time` that -cm goes on to respond once it is done: a peer whose DREP was lost sends its DREQ again")
 	fs.DurationVar(&o.dur, "for", 0, "`time` to serve; 0: until interrupted")
@@ -193,11 +193,11 @@ func (o *options) check() error {
 	case o.qps != 1 && o.perftest == "":
 		return errors.New("-q: only -perftest has several queue pairs")
 	case o.cm == "rcopy" && o.file == "", o.cm != "rcopy" && o.file != "":
-		return errors.New("-file: -cm rcopy wants one, and nothing else has one")
+		return errors.New("-file: -cm rcopy needs one, and nothing else uses one")
 	case o.cm == "riostream" && o.size == 1:
-		return errors.New("-size 1: -cm riostream wants 2 or more")
+		return errors.New("-size 1: -cm riostream needs 2 or more")
 	case o.qperf != "" && (o.dur < 0 || o.dur > time.Hour || o.dur%time.Second != 0):
-		return errors.New("-for: -qperf tells the server whole seconds, up to an hour")
+		return errors.New("-for: -qperf sends the server whole seconds, up to an hour")
 	case o.rdmacm && (o.perftest == "" || o.kind != "rc" || strings.HasSuffix(o.perftest, "_lat")):
 		return errors.New("-R: want -perftest send, write, read or atomic, of rc")
 	case o.wait <= 0 || o.path.patience <= 0:

@@ -200,13 +200,13 @@ func TestExplains(t *testing.T) {
 	}{
 		"wrong ICRC":            {softnic.Counters{RxFrames: 9, RxICRCEncapsulated: 9}, qp.Counters{}},
 		"no RoCE packet":        {softnic.Counters{TxFrames: 9}, qp.Counters{TxPackets: 9, RetryExceededErr: 1}},
-		"not here":              {softnic.Counters{RxFrames: 9, RxRoCE: 9, RxNoQP: 9}, qp.Counters{}},
+		"do not exist here":     {softnic.Counters{RxFrames: 9, RxRoCE: 9, RxNoQP: 9}, qp.Counters{}},
 		"another address":       {softnic.Counters{RxFrames: 9, RxRoCE: 9, RxWrongAddress: 9}, qp.Counters{}},
 		"no receives":           {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{RNRNakReceived: 8, RNRNakRetryErr: 1}},
 		"key, address":          {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{ReqRemoteAccessErrors: 1}},
 		"the same -size":        {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{RespLocalLengthError: 1}},
 		"does not respond":      {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{RetryExceededErr: 1}},
-		"responds no more":      {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{RetryExceededErr: 1, RxPackets: 5}},
+		"no longer responds":    {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{RetryExceededErr: 1, RxPackets: 5}},
 		"service does not send": {softnic.Counters{RxFrames: 9, RxRoCE: 9}, qp.Counters{UCMessagesDropped: 1, RxPackets: 5}},
 	} {
 		require.Contains(t, likely(&c.p, &c.c), want)
@@ -249,7 +249,7 @@ func TestMarks(t *testing.T) {
 		"-vlan 0x6005 -dscp 26 -timeout 10 -retry 1", a, b))...)
 	require.Equal(t, 1, code, out)
 	require.Contains(t, out, "RetryExceededErr 1")
-	require.Contains(t, out, "no RoCE packet came")
+	require.Contains(t, out, "no RoCE packet was received")
 }
 
 // Datagrams of a multicast group.

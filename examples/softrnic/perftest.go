@@ -356,7 +356,7 @@ func (r *perfRun) serve() (received int, err error) {
 		case err == nil && r.err != nil:
 			err = r.err
 		case err == nil && time.Since(quiet) > r.patience:
-			err = fmt.Errorf("no packet for %v (-patience), and no end of the test over TCP; %d messages came", r.patience, received)
+			err = fmt.Errorf("no packet for %v (-patience), and no end of the test over TCP; %d messages were received", r.patience, received)
 		}
 	}
 	r.tcp.Close() // ends the read that waits for the client

@@ -23,7 +23,7 @@ type tool struct {
 	out    io.Writer
 }
 
-var errStuck = errors.New("nothing comes from the peer")
+var errStuck = errors.New("nothing is received from the peer")
 
 // regionVA is the virtual address of the region for the peer.
 const regionVA = 0x7000_0000_0000

@@ -173,7 +173,7 @@ func (o *options) run(stdin io.Reader, stdout, stderr io.Writer) (code int, err 
 	}
 	sum.print(stderr, o, src)
 	if src.cut {
-		return exitWrong, fmt.Errorf("%s: warning: it ends inside a frame; what came before was used", o.in)
+		return exitWrong, fmt.Errorf("%s: warning: it ends inside a frame; the frames before it were used", o.in)
 	}
 	return exitGood, nil
 }
@@ -356,7 +356,7 @@ Kinds:
 Groups:
 %s
 A summary goes to standard error. Exit code: 0 all is well; 1 the capture ends
-inside a frame (what came before was used); 2 bad usage, unreadable input, or
+inside a frame (the frames before it were used); 2 bad usage, unreadable input, or
 output that cannot be written.
 
 Examples:
@@ -389,7 +389,7 @@ func describe(name string, s mutator.Kinds) string {
 	case "fields":
 		return "all but sequence"
 	case "escape":
-		return "what may no longer be taken for RoCE:\n            " + strings.Join(names(s), " ")
+		return "what may no longer be recognized as RoCE:\n            " + strings.Join(names(s), " ")
 	case "malform":
 		return "what may break the layout of a packet:\n            " + strings.Join(names(s), " ")
 	}
