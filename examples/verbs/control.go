@@ -58,6 +58,9 @@ func (e *engine) control(now time.Time, c *C.struct_rv_cmd) C.int {
 	e.posts(now) // work requests posted before the command
 	switch c.op {
 	case C.RV_LEAVE:
+		if e.cms.last != 0 {
+			c.mask = 1 // it had connections
+		}
 		e.leave(now)
 	case C.RV_CLOSE:
 		for _, p := range e.qps {
@@ -137,6 +140,7 @@ func (e *engine) control(now time.Time, c *C.struct_rv_cmd) C.int {
 
 func (e *engine) destroy(p *pair) {
 	p.q.Destroy()
+	p.setState(qp.Reset) // nothing can be posted, also where only its context was closed
 	delete(e.qps, p.q.Num())
 	if p.c.sq.bell >= 0 {
 		e.bells[p.c.sq.bell] = nil

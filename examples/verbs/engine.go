@@ -247,6 +247,15 @@ func (e *engine) start() error {
 		cfg.Trace = func(t softnic.Trace) { e.log.Debug("port", "trace", t) }
 		cfg.TraceQP = func(t qp.Trace) { e.log.Debug("qp", "trace", t) }
 	}
+	if e.faults, err = newFaults(os.Getenv("ROCE_FAULTS")); err != nil {
+		return err
+	}
+	e.sh.linger = 0
+	if e.faults != nil {
+		e.sh.linger = 400
+		// A lost message of a connection is retransmitted after 0.7 s, not after 4.8 s.
+		cfg.CM.ResponseTimeout, cfg.CM.PacketLifetime = 17, 14
+	}
 	if e.port, err = softnic.New(cfg); err != nil {
 		return err
 	}
@@ -255,13 +264,6 @@ func (e *engine) start() error {
 	e.armed = map[*shared]struct{}{}
 	e.bells = [C.RV_BELLS]drain{}
 	e.cms = newCalls()
-	if e.faults, err = newFaults(os.Getenv("ROCE_FAULTS")); err != nil {
-		return err
-	}
-	e.sh.linger = 0
-	if e.faults != nil {
-		e.sh.linger = 400
-	}
 	if e.tap, err = newTap(os.Getenv("ROCE_PCAP")); err != nil {
 		return err
 	}

@@ -14,19 +14,18 @@ static uint32_t power(uint32_t n)
 }
 
 static uint32_t bell_used[RV_BELLS / 32];
-static pthread_mutex_t bell_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int bell_take(void)
 {
 	int n = -1;
-	pthread_mutex_lock(&bell_lock);
+	pthread_mutex_lock(&rv_big);
 	for (int i = 0; i < RV_BELLS / 32 && n < 0; i++)
 		if (~bell_used[i]) {
 			int b = __builtin_ctz(~bell_used[i]);
 			bell_used[i] |= 1u << b;
 			n = 32 * i + b;
 		}
-	pthread_mutex_unlock(&bell_lock);
+	pthread_mutex_unlock(&rv_big);
 	return n;
 }
 
@@ -72,9 +71,9 @@ void rv_queue_free(struct rv_queue *q)
 	q->order = q->spare = NULL;
 	q->size = 0;
 	if (q->bell >= 0) {
-		pthread_mutex_lock(&bell_lock);
+		pthread_mutex_lock(&rv_big);
 		bell_used[q->bell / 32] &= ~(1u << q->bell % 32);
-		pthread_mutex_unlock(&bell_lock);
+		pthread_mutex_unlock(&rv_big);
 		q->bell = -1;
 	}
 }

@@ -22,6 +22,7 @@ pthread_mutex_t rv_big = PTHREAD_MUTEX_INITIALIZER;       /* opening, closing, t
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER; /* one command at a time */
 static struct ibv_device device = {.node_type = IBV_NODE_CA, .transport_type = IBV_TRANSPORT_IB,
 	.name = "roce0", .dev_name = "uverbs0", .dev_path = "/sys/class/infiniband_verbs/uverbs0", .ibdev_path = "/sys/class/infiniband/roce0"};
+uint32_t rv_alive = 0x726f6365;
 static int opened;	 /* contexts that are open */
 static int forked_with;	 /* this process was forked with an engine running in its parent */
 static char problem[256]; /* why the engine did not start */
@@ -188,8 +189,9 @@ int rv_command(struct rv_cmd *c)
 	return s == 9 ? ENODEV : c->err;
 }
 
-/* When the program ends, the peers of its connections are told, as a kernel tells them.
- * Not where another command is being carried out: exit may have been called by a signal
+/* When the program ends, the peers of its connections are told, as a kernel tells them. A
+ * kernel also responds to them afterwards: where packets get lost on purpose, so does this
+ * for a while. Not where another command is being carried out: exit may have been called by a signal
  * handler in the middle of it. */
 __attribute__((destructor)) static void leave(void)
 {
@@ -197,13 +199,15 @@ __attribute__((destructor)) static void leave(void)
 	if (!rv_sh || pthread_mutex_trylock(&order))
 		return;
 	pthread_mutex_unlock(&order);
-	rv_command(&c);
+	if (!rv_command(&c) && c.mask && rv_sh->linger)
+		usleep(1000000 + 1000 * rv_sh->linger);
 }
 
-/* After a fork the child has the parent's objects, but no engine: they are dead to it.
- * It may open the device itself. */
+/* After a fork the child has the parent's objects, but no engine: they are dead to it, with
+ * locks that other threads of the parent may have held. It may open the device itself. */
 static void before_fork(void)
 {
+	pthread_mutex_lock(&rv_cm_lock);
 	pthread_mutex_lock(&rv_big);
 	pthread_mutex_lock(&order);
 }
@@ -211,9 +215,12 @@ static void after_fork(void)
 {
 	pthread_mutex_unlock(&order);
 	pthread_mutex_unlock(&rv_big);
+	pthread_mutex_unlock(&rv_cm_lock);
 }
 static void in_child(void)
 {
+	rv_alive++;
+	pthread_mutex_init(&rv_cm_lock, NULL);
 	pthread_mutex_init(&order, NULL);
 	pthread_mutex_init(&rv_big, NULL);
 	if (rv_sh) {
@@ -454,6 +461,7 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *d)
 		return FAIL(err);
 	}
 	struct verbs_context *v = &c->v;
+	c->magic = ALIVE;
 	v->sz = sizeof *v;
 	v->context.device = d;
 	v->context.cmd_fd = eventfd(0, EFD_CLOEXEC); /* of no use, but a descriptor */
@@ -474,6 +482,9 @@ PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *d)
 PUBLIC int ibv_close_device(struct ibv_context *context)
 {
 	struct rv_ctx *c = ctx_of(context);
+	if (c->magic != ALIVE)
+		return FAILS(EINVAL);
+	c->magic = 0;
 	pthread_mutex_lock(&rv_big);
 	if (rv_live() && opened) {
 		opened--;

@@ -11,12 +11,13 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
-enum { ALIVE = 0x726f6365 }; /* magic of an object that was not destroyed */
+extern uint32_t rv_alive; /* magic of an object that was not destroyed; in a child of fork another */
+#define ALIVE rv_alive
 
 struct rv_ctx {
 	struct verbs_context v;
 	int async[2]; /* pipe */
-	uint32_t refs;
+	uint32_t magic, refs;
 };
 
 struct rv_pd {
@@ -63,6 +64,7 @@ struct rv_xrcd {
 struct rv_channel {
 	struct ibv_comp_channel ch;
 	int write;
+	uint32_t magic;
 };
 
 /* A call that returns an object, and fails. */
@@ -94,6 +96,7 @@ static inline int rv_count(uint32_t *n, uint32_t max)
 #define ctx_of(c) ((struct rv_ctx *)((char *)(c)-offsetof(struct rv_ctx, v.context)))
 
 extern pthread_mutex_t rv_big;			 /* device.c: opening, closing, tables */
+extern pthread_mutex_t rv_cm_lock;		 /* rdmacm.c; taken before rv_big */
 void rv_domain_verbs(struct verbs_context *v);	 /* memory.c: its part of a context */
 void rv_queue_verbs(struct verbs_context *v);	 /* queues.c: the same */
 void rv_await(pthread_mutex_t *m, pthread_cond_t *c, uint32_t *done, uint32_t *got);
@@ -139,6 +142,7 @@ struct ibv_qp *rv_create_qp(struct ibv_context *c, struct ibv_qp_init_attr_ex *a
 struct rv_evch {
 	struct rdma_event_channel ch;
 	int write;
+	uint32_t magic;
 };
 
 struct rv_id {

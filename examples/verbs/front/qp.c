@@ -255,6 +255,8 @@ static struct rv_wqe *begin(struct rv_qp *qp, uint32_t op)
 static void wr_start(struct ibv_qp_ex *x)
 {
 	struct rv_qp *qp = QP(x);
+	if (qp->magic != ALIVE)
+		pthread_mutex_init(&qp->sq.lock, NULL); /* a thread of the parent may have held it */
 	pthread_mutex_lock(&qp->sq.lock);
 	qp->batch = qp->sq.posted;
 	qp->batch_err = rv_may_post(qp);

@@ -14,18 +14,22 @@ PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 	h->ch.context = c;
 	h->ch.fd = fd[0];
 	h->write = fd[1];
+	h->magic = ALIVE;
 	rv_add(&ctx_of(c)->refs, 1);
 	return &h->ch;
 }
 PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
 {
 	struct rv_channel *h = (void *)ch;
+	if (h->magic != ALIVE)
+		return FAILS(EINVAL);
 	if (rv_load(&ch->refcnt))
-		return EBUSY;
+		return FAILS(EBUSY);
+	h->magic = 0;
 	close(ch->fd);
 	rv_close_late(h->write);
 	rv_add(&ctx_of(ch->context)->refs, -1);
-	free(h);
+	rv_bury(h);
 	return 0;
 }
 

@@ -3,15 +3,17 @@
 #define _GNU_SOURCE
 #include "objects.h"
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <stdio.h>
 
 struct rv_ev {
 	struct rdma_cm_event ev;
+	uint32_t magic;
 	uint8_t data[256];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t rv_cm_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ibv_context *context; /* opened by the first identifier that needs it */
 static struct ibv_pd *pd;
 static pid_t context_pid;
@@ -62,7 +64,7 @@ static int device(const struct sockaddr *want)
 {
 	char text[INET6_ADDRSTRLEN];
 	int err = 0;
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&rv_cm_lock);
 	if (context && context_pid != getpid())
 		context = NULL, pd = NULL; /* those of the parent */
 	if (!context) {
@@ -78,7 +80,7 @@ static int device(const struct sockaddr *want)
 		pd = context ? ibv_alloc_pd(context) : NULL;
 		context_pid = getpid();
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&rv_cm_lock);
 	return err;
 }
 
@@ -128,13 +130,19 @@ PUBLIC struct rdma_event_channel *rdma_create_event_channel(void)
 	}
 	c->ch.fd = fd[0];
 	c->write = fd[1];
+	c->magic = ALIVE;
+	fcntl(fd[1], F_SETPIPE_SZ, 1 << 20); /* three thousand events */
 	return &c->ch;
 }
 PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *ch)
 {
+	struct rv_evch *c = (void *)ch;
+	if (c->magic != ALIVE)
+		return;
+	c->magic = 0;
 	close(ch->fd);
-	rv_close_late(((struct rv_evch *)ch)->write);
-	free(ch);
+	rv_close_late(c->write);
+	rv_bury(c);
 }
 
 static int write_fd(struct rv_id *x) { return ((struct rv_evch *)x->id.channel)->write; }
@@ -374,6 +382,7 @@ PUBLIC int rdma_get_cm_event(struct rdma_event_channel *ch, struct rdma_cm_event
 		struct rv_ev *v = calloc(1, sizeof *v);
 		if (!v)
 			return FAILED(ENOMEM);
+		v->magic = ALIVE;
 		v->ev = (struct rdma_cm_event){.id = &x->id, .event = e.event, .status = e.status};
 		memcpy(v->data, e.data, sizeof e.data);
 		if (e.event == RDMA_CM_EVENT_CONNECT_REQUEST) {
@@ -426,14 +435,16 @@ PUBLIC int rdma_get_cm_event(struct rdma_event_channel *ch, struct rdma_cm_event
 }
 PUBLIC int rdma_ack_cm_event(struct rdma_cm_event *e)
 {
-	if (!e)
+	struct rv_ev *v = (void *)e;
+	if (!e || v->magic != ALIVE)
 		return FAILED(EINVAL);
+	v->magic = 0;
 	struct rv_id *x = ID(e->id);
 	pthread_mutex_lock(&x->lock);
 	x->acked++;
 	pthread_cond_signal(&x->cond);
 	pthread_mutex_unlock(&x->lock);
-	free(e);
+	rv_bury(v);
 	return 0;
 }
 PUBLIC int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *ch)

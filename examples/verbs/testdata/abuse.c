@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -225,14 +227,164 @@ static void forks(void)
 	if (!p) {
 		alarm(20);
 		CHECK(write_at(a, (uintptr_t)buf, (uintptr_t)buf, 4, IBV_WR_RDMA_WRITE) == EINVAL);
-		CHECK(ibv_destroy_qp(a) == 0 || errno);
+		struct ibv_qp *old = a;
+		struct ibv_cq *oldcq = cq;
+		struct ibv_wc wc;
 		open_all(64);
 		works();
+		CHECK(write_at(old, (uintptr_t)buf, (uintptr_t)buf, 4, IBV_WR_RDMA_WRITE) == EINVAL && ibv_poll_cq(oldcq, 1, &wc) < 0);
+		CHECK(ibv_destroy_qp(old) == EINVAL && ibv_destroy_cq(oldcq) == EINVAL);
 		_exit(0);
 	}
 	int s;
 	CHECK(waitpid(p, &s, 0) == p && s == 0);
 	works();
+}
+
+static volatile int stop;
+static void *busy(void *arg)
+{
+	while (!stop)
+		works();
+	return arg;
+}
+
+/* Forks while a thread posts and polls, whose locks the children inherit. */
+static void forking(void)
+{
+	pthread_t t;
+	struct ibv_wc wc;
+	int s;
+	open_all(64);
+	CHECK(!pthread_create(&t, NULL, busy, NULL));
+	for (int i = 0; i < 60; i++) {
+		usleep(i * 37 % 500);
+		pid_t p = fork();
+		if (!p) {
+			alarm(20);
+			CHECK(ibv_poll_cq(cq, 1, &wc) < 0 && write_at(a, (uintptr_t)buf, (uintptr_t)buf, 4, IBV_WR_RDMA_WRITE) == EINVAL);
+			CHECK(ibv_dereg_mr(mr) == EINVAL && ibv_close_device(ctx) == EINVAL);
+			if (i % 20 == 0) {
+				open_all(64);
+				works();
+			}
+			if (i % 2)
+				_exit(0);
+			exit(0);
+		}
+		CHECK(p > 0 && waitpid(p, &s, 0) == p && s == 0);
+	}
+	stop = 1;
+	CHECK(!pthread_join(t, NULL));
+	works();
+}
+
+static void *leaving(void *arg)
+{
+	usleep(20000);
+	exit(0);
+}
+
+/* A thread ends the program while others post, poll and create objects. */
+static void exiting(void)
+{
+	pthread_t t;
+	open_all(64);
+	CHECK(!pthread_create(&t, NULL, busy, NULL) && !pthread_create(&t, NULL, leaving, NULL));
+	for (;;) {
+		struct ibv_mr *m = ibv_reg_mr(pd, buf, 4096, IBV_ACCESS_LOCAL_WRITE);
+		CHECK(m && !ibv_dereg_mr(m));
+	}
+}
+
+/* Objects that are in use, and two ends of everything. */
+static void order(void)
+{
+	struct ibv_wc wc;
+	open_all(64);
+	struct ibv_context *first = ctx;
+	struct ibv_qp *old = a;
+	open_all(64); /* another context */
+	struct ibv_comp_channel *ch = ibv_create_comp_channel(ctx);
+	struct ibv_cq *q = ibv_create_cq(ctx, 4, NULL, ch, 0);
+	struct ibv_srq_init_attr si = {.attr = {4, 1, 0}};
+	struct ibv_srq *srq = ibv_create_srq(pd, &si);
+	struct ibv_qp_init_attr i = {.send_cq = q, .recv_cq = q, .srq = srq, .qp_type = IBV_QPT_RC, .cap = {1, 0, 1, 0, 0}};
+	struct ibv_qp *x = ibv_create_qp(pd, &i);
+	CHECK(ch && q && srq && x);
+	CHECK(ibv_destroy_comp_channel(ch) == EBUSY && ibv_destroy_cq(q) == EBUSY && ibv_destroy_srq(srq) == EBUSY && ibv_dealloc_pd(pd) == EBUSY);
+	CHECK(!ibv_destroy_qp(x) && ibv_destroy_comp_channel(ch) == EBUSY && !ibv_destroy_srq(srq) && ibv_destroy_srq(srq) == EINVAL);
+	CHECK(!ibv_destroy_cq(q) && ibv_destroy_cq(q) == EINVAL && !ibv_destroy_comp_channel(ch) && ibv_destroy_comp_channel(ch) == EINVAL);
+	struct ibv_ah_attr ha = {.is_global = 1, .port_num = 1, .grh = {.dgid = gid}};
+	struct ibv_ah *ah = ibv_create_ah(pd, &ha);
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+	CHECK(ah && !ibv_destroy_ah(ah) && ibv_destroy_ah(ah) == EINVAL);
+	CHECK(mw && !ibv_dealloc_mw(mw) && ibv_dealloc_mw(mw) == EINVAL);
+	/* A context that is closed with all it has, twice: the other one is as it was. */
+	CHECK(!ibv_close_device(first) && ibv_close_device(first) == EINVAL);
+	CHECK(write_at(old, (uintptr_t)buf, (uintptr_t)buf, 4, IBV_WR_RDMA_WRITE) == EINVAL);
+	works();
+	CHECK(!ibv_poll_cq(cq, 1, &wc) && !ibv_poll_cq(cq, 0, &wc) && !ibv_poll_cq(cq, -1, &wc));
+	CHECK(!ibv_close_device(ctx) && ibv_close_device(ctx) == EINVAL);
+	CHECK(write_at(a, (uintptr_t)buf, (uintptr_t)buf, 4, IBV_WR_RDMA_WRITE) == EINVAL);
+	struct rdma_event_channel *ev = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	struct rdma_cm_event *e;
+	struct sockaddr_in at = {.sin_family = AF_INET};
+	CHECK(1 == inet_pton(AF_INET, "127.0.0.1", &at.sin_addr));
+	CHECK(!rdma_create_id(ev, &id, NULL, RDMA_PS_TCP) && !rdma_resolve_addr(id, NULL, (void *)&at, 1000) && !rdma_get_cm_event(ev, &e));
+	CHECK(!rdma_ack_cm_event(e) && rdma_ack_cm_event(e) && errno == EINVAL);
+	CHECK(!rdma_destroy_id(id) && rdma_destroy_id(id) && errno == EINVAL);
+	rdma_destroy_event_channel(ev);
+	rdma_destroy_event_channel(ev);
+}
+
+static void *acks(void *arg)
+{
+	usleep(200000);
+	stop = 1;
+	ibv_ack_cq_events(arg, 3);
+	return NULL;
+}
+
+/* Events by epoll, without blocking; a CQ goes only when all of its events are
+ * acknowledged, and those that nobody has read go with it. */
+static void events(void)
+{
+	struct ibv_async_event ae;
+	struct ibv_cq *from, *old;
+	struct epoll_event e = {.events = EPOLLIN | EPOLLET}, got;
+	pthread_t t;
+	void *c;
+	open_all(2);
+	old = cq;
+	struct ibv_comp_channel *ch = ibv_create_comp_channel(ctx);
+	int ep = epoll_create1(0);
+	CHECK(ch && (cq = ibv_create_cq(ctx, 64, &e, ch, 0)));
+	CHECK(!fcntl(ch->fd, F_SETFL, O_NONBLOCK) && !fcntl(ctx->async_fd, F_SETFL, O_NONBLOCK));
+	CHECK(ibv_get_cq_event(ch, &from, &c) && errno == EAGAIN && ibv_get_async_event(ctx, &ae) && errno == EAGAIN);
+	CHECK(!epoll_ctl(ep, EPOLL_CTL_ADD, ch->fd, &e) && !epoll_ctl(ep, EPOLL_CTL_ADD, ctx->async_fd, &e));
+	struct ibv_qp *x = make_qp(4), *y = make_qp(4);
+	connect_qp(x, y->qp_num, &gid);
+	connect_qp(y, x->qp_num, &gid);
+	for (int i = 0; i < 4; i++) {
+		CHECK(!ibv_req_notify_cq(cq, 0) && !write_at(x, (uintptr_t)buf, (uintptr_t)buf + 4096, 4, IBV_WR_RDMA_WRITE));
+		CHECK(epoll_wait(ep, &got, 1, 3000) == 1 && next().status == IBV_WC_SUCCESS);
+		if (i < 3)
+			CHECK(!ibv_get_cq_event(ch, &from, &c) && from == cq && c == &e);
+	}
+	CHECK(!ibv_destroy_qp(x) && !ibv_destroy_qp(y) && !pthread_create(&t, NULL, acks, cq));
+	CHECK(!ibv_destroy_cq(cq) && stop && !pthread_join(t, NULL));
+	CHECK(ibv_get_cq_event(ch, &from, &c) && errno == EAGAIN); /* the fourth */
+	for (int i = 0; i < 4; i++)
+		CHECK(!write_at(a, (uintptr_t)buf, (uintptr_t)buf + 4096, 4, IBV_WR_RDMA_WRITE));
+	CHECK(epoll_wait(ep, &got, 1, 3000) == 1 && !ibv_get_async_event(ctx, &ae));
+	CHECK(ae.event_type == IBV_EVENT_CQ_ERR && ae.element.cq == old);
+	ibv_ack_async_event(&ae);
+	CHECK(!ibv_destroy_qp(a) && !ibv_destroy_qp(b) && !ibv_destroy_cq(old));
+	while (!ibv_get_async_event(ctx, &ae)) /* of objects that are gone */
+		CHECK(0);
+	CHECK(errno == EAGAIN && !ibv_destroy_comp_channel(ch));
 }
 
 static volatile int ticks;
@@ -519,6 +671,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*f)(void);
 	} cases[] = {{"unmapped", unmapped}, {"handler", handler}, {"destroyed", destroyed}, {"deregistered", deregistered}, {"overrun", overrun}, {"forks", forks},
+		{"forking", forking}, {"exiting", exiting}, {"order", order}, {"events", events},
 		{"signals", signals}, {"threads", threads}, {"killed", killed}, {"full", full}, {"loaded", loaded}, {"rates", rates}, {"external", external}, {"ended", ended}, {"cost", cost}};
 	alarm(55);
 	for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++)
