@@ -877,6 +877,7 @@ func (s *exScenario) adds(i, k int) (n uint64) {
 // emit takes a packet of end i to the link.
 func (s *exScenario) emit(w *exWorld, i int) error {
 	n := &w.nodes[i]
+	has := n.q.Pending(qp.PendingPacket)
 	if !n.q.NextPacket(exTime(w.now), &s.out) {
 		n.quiet = true
 		if n.gap && n.q.State() != qp.Error {
@@ -887,6 +888,9 @@ func (s *exScenario) emit(w *exWorld, i int) error {
 	p := &s.out.Packet
 	if s.log != nil {
 		s.log[i].out(w.now, &s.out)
+	}
+	if kind := exKind(p); has&kind == 0 {
+		return fmt.Errorf("end %d sends %v, and what is pending is %#b", i, p.Opcode, has)
 	}
 	switch {
 	case p.Opcode.Class() == bth.Request:
@@ -937,6 +941,17 @@ func (s *exScenario) emit(w *exWorld, i int) error {
 	}
 	w.wire[i].push(p)
 	return nil
+}
+
+// exKind returns what a packet was pending as.
+func exKind(p *bth.Packet) qp.Pending {
+	switch {
+	case p.Opcode.Class() == bth.Request:
+		return qp.PendingRequest
+	case p.Opcode.Operation() == bth.Acknowledge:
+		return qp.PendingAck
+	}
+	return qp.PendingResponse
 }
 
 // postedOn returns how many messages the end posted on connection gen.
@@ -1082,8 +1097,12 @@ func (s *exScenario) poll(w *exWorld, i, most int) error {
 	n := &w.nodes[i]
 	var c qp.Completion
 	for range most {
+		has := n.q.Pending(qp.PendingSendCompletion)
 		if !n.q.NextSendCompletion(&c) {
 			break
+		}
+		if has == 0 {
+			return fmt.Errorf("end %d: request %d completes, and no completion was pending", i, c.ID)
 		}
 		if s.log != nil {
 			s.log[i].done(w.now, &c)
@@ -1127,8 +1146,12 @@ func (s *exScenario) poll(w *exWorld, i, most int) error {
 		}
 	}
 	for range most {
+		has := n.q.Pending(qp.PendingRecvCompletion)
 		if !n.q.NextRecvCompletion(&c) {
 			break
+		}
+		if has == 0 {
+			return fmt.Errorf("end %d: receive %d completes, and no completion was pending", i, c.ID)
 		}
 		if s.log != nil {
 			s.log[i].done(w.now, &c)
@@ -1145,7 +1168,10 @@ func (s *exScenario) poll(w *exWorld, i, most int) error {
 		n.recvDone++
 	}
 	var ev qp.Event
-	for n.q.NextEvent(&ev) {
+	for has := n.q.Pending(qp.PendingEvent); n.q.NextEvent(&ev); {
+		if has == 0 {
+			return fmt.Errorf("end %d: %v happened, and no event was pending", i, ev)
+		}
 		if s.log != nil {
 			s.log[i].line(w.now, "event %v", ev)
 		}

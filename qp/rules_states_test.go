@@ -425,3 +425,105 @@ func parts(s string) []part {
 	}
 	return ps
 }
+
+// TestPacketsOfAKind: of each set of kinds of packets a QP sends what is pending of it,
+// acknowledgements behind responses (rule RS-14), and no other.
+func TestPacketsOfAKind(t *testing.T) {
+	const request1, response, ack = qp.PendingRequest, qp.PendingResponse, qp.PendingAck
+	for of := qp.Pending(0); of <= qp.PendingPacket; of++ {
+		mem, _, key := memory(t, 64)
+		cfg := base(qp.RC)
+		cfg.Memory = mem
+		q, err := qp.New(cfg)
+		require.NoError(t, err)
+		a := good(qp.RTS)
+		a.Access, a.RQPSN = qp.RemoteRead|qp.RemoteWrite, 0
+		require.NoError(t, q.Connect(epoch, a))
+		require.Zero(t, q.Pending(qp.PendingPacket))
+		require.NoError(t, q.PostSend(epoch, &qp.SendWR{Op: qp.OpWrite}))
+		read := request(bth.ReadRequest, 0)
+		read.RETH.VA, read.RETH.RKey, read.RETH.DMALen = 0x1000, key, 8
+		require.Equal(t, qp.Accepted, q.HandlePacket(epoch, read, nil))
+		write := request(bth.WriteOnly, 1)
+		write.AckReq = true
+		require.Equal(t, qp.Accepted, q.HandlePacket(epoch, write, nil))
+		require.Equal(t, of, q.Pending(of))
+		require.Equal(t, of&qp.PendingPacket, q.Pending(of|qp.PendingSendCompletion|qp.PendingRecvCompletion|qp.PendingEvent))
+
+		var want, got []qp.Pending
+		if of&response != 0 {
+			want = append(want, response)
+			if of&ack != 0 {
+				want = append(want, ack)
+			}
+		}
+		if of&request1 != 0 {
+			want = append(want, request1)
+		}
+		var out qp.Outgoing
+		for q.NextPacketOf(epoch, of, &out) {
+			got = append(got, exKind(&out.Packet))
+		}
+		require.ElementsMatch(t, want, got, "%b", of)
+		if of == response|ack {
+			require.Equal(t, want, got)
+		}
+	}
+}
+
+// TestNextAddress: the address handle of the next datagram is known before it is built, in
+// the order of the posts; other QPs have none.
+func TestNextAddress(t *testing.T) {
+	q := in(t, base(qp.UD), qp.RTS)
+	require.Nil(t, q.NextAH())
+	var ahs [3]*qp.AddressHandle
+	for i := range ahs {
+		ahs[i] = qp.NewAddressHandle(qp.AHAttr{TrafficClass: uint8(i)})
+		require.NoError(t, q.PostSend(epoch, &qp.SendWR{AH: ahs[i]}))
+	}
+	var out qp.Outgoing
+	for i := range ahs {
+		require.Same(t, ahs[i], q.NextAH())
+		require.True(t, q.NextPacket(epoch, &out))
+		require.Same(t, ahs[i], out.AH)
+	}
+	require.Nil(t, q.NextAH())
+	uc := in(t, base(qp.UC), qp.RTS)
+	require.NoError(t, uc.PostSend(epoch, &qp.SendWR{AH: ahs[0]}))
+	require.Nil(t, uc.NextAH())
+	require.True(t, uc.NextPacket(epoch, &out))
+	require.Nil(t, out.AH)
+}
+
+// TestAskAck: rule RQ-05: a caller that is about to stop sending has the next packet of a
+// message ask for an acknowledgement, which otherwise one in AckEvery does.
+func TestAskAck(t *testing.T) {
+	for _, every := range []int{0, 1, 7, 64} {
+		cfg := base(qp.RC)
+		cfg.AckEvery = every
+		q := in(t, cfg, qp.RTS)
+		require.NoError(t, q.PostSend(epoch, &qp.SendWR{Op: qp.OpWrite, Local: make([]byte, 200<<10)}))
+		var out qp.Outgoing
+		var asked []int
+		for i := 1; q.NextPacket(epoch, &out); i++ {
+			if out.Packet.AckReq {
+				asked = append(asked, i)
+			}
+			if i == 99 {
+				q.AskAck()
+			}
+		}
+		if every == 0 {
+			every = 64 // its default
+		}
+		var want []int
+		since := 0
+		for i := 1; i <= 200; i++ {
+			if since++; since == every || i == 100 || i == 200 {
+				want = append(want, i)
+				since = 0
+			}
+		}
+		require.Equal(t, want, asked, "one in %d", every)
+	}
+}

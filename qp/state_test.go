@@ -408,6 +408,56 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
+// TestConfigRanges: each number of a Config at its ends is taken, and beyond them refused,
+// with the field and its ends in the error.
+func TestConfigRanges(t *testing.T) {
+	requester := func(c qp.Config) error { _, err := qp.NewRequester(c); return err }
+	responder := func(c qp.Config) error { _, err := qp.NewResponder(c); return err }
+	for _, f := range []struct {
+		name   string
+		lo, hi int
+		create func(qp.Config) error // of a half that allocates little for it
+		set    func(*qp.Config, int)
+	}{
+		{"QPN", 0, 1<<24 - 1, requester, func(c *qp.Config, n int) { c.QPN = uint32(n) }},
+		{"MaxSendWR", 0, 1 << 20, responder, func(c *qp.Config, n int) { c.MaxSendWR = n }},
+		{"MaxRecvWR", 0, 1 << 20, requester, func(c *qp.Config, n int) { c.MaxRecvWR = n }},
+		{"MaxInline", 0, 4096, requester, func(c *qp.Config, n int) { c.MaxInline = n }},
+		{"MaxRdAtomic", 0, 128, requester, func(c *qp.Config, n int) { c.MaxRdAtomic = n }},
+		{"MaxDestRdAtomic", 0, 128, responder, func(c *qp.Config, n int) { c.MaxDestRdAtomic = n }},
+		{"AckEvery", 0, 1 << 20, requester, func(c *qp.Config, n int) { c.AckEvery = n }},
+		{"ResponseWeight", 0, 65535, requester, func(c *qp.Config, n int) { c.ResponseWeight = n }},
+		{"RequestWeight", 0, 65535, requester, func(c *qp.Config, n int) { c.RequestWeight = n }},
+		{"Window", 0, 1<<23 - 1, requester, func(c *qp.Config, n int) { c.Window = n }},
+		{"Selective.Packets", 2, 8192, requester, func(c *qp.Config, n int) { c.Selective.Packets = n }},
+		{"Selective.Reorder", 0, 7, requester, func(c *qp.Config, n int) { c.Selective.Packets, c.Selective.Reorder = 8, n }},
+		{"Selective.RTOLow", 1000, 1e9, requester, func(c *qp.Config, n int) { c.Selective.RTOLow, c.Selective.RTOHigh = time.Duration(n), time.Second }},
+		{"Selective.RTOHigh", 100e3, 1e9, requester, func(c *qp.Config, n int) { c.Selective.RTOHigh = time.Duration(n) }},
+		{"Selective.Few", 0, 8192, requester, func(c *qp.Config, n int) { c.Selective.Packets, c.Selective.Few = 8, n }},
+		{"MaxSendWR x MaxInline", 0, 1 << 18, responder, func(c *qp.Config, n int) { c.MaxSendWR, c.MaxInline = n, 4096 }},
+	} {
+		for _, n := range []int{f.lo, f.hi} {
+			cfg := base(qp.RC)
+			f.set(&cfg, n)
+			require.NoError(t, f.create(cfg), "%s %d", f.name, n)
+		}
+		for _, n := range []int{f.lo - 1, f.hi + 1} {
+			cfg := base(qp.RC)
+			f.set(&cfg, n)
+			err := f.create(cfg)
+			require.ErrorIs(t, err, qp.ErrConfig, "%s %d", f.name, n)
+			if n > 0 && f.name != "Selective.RTOHigh" {
+				require.ErrorContains(t, err, f.name, "%d", n)
+			}
+		}
+	}
+	for _, typ := range []qp.Type{qp.RC, qp.XRCSend, qp.XRCRecv, qp.UC, qp.UD} {
+		cfg := base(typ)
+		cfg.Selective.Packets = 8
+		require.Equal(t, typ == qp.UC || typ == qp.UD, requester(cfg) != nil, typ)
+	}
+}
+
 // Names of values that have none are numbers.
 func TestStrings(t *testing.T) {
 	for i := range 256 {
@@ -447,6 +497,7 @@ func TestSQDKeepsReadsPossible(t *testing.T) {
 	var e *qp.AttrError
 	require.ErrorAs(t, q.Modify(now, &a, qp.AttrMaxRdAtomic), &e)
 	require.Equal(t, qp.AttrMaxRdAtomic, e.Range)
+	require.EqualError(t, e, "qp: SQD to SQD: max_rd_atomic is 0 with requests in the send queue, want 1 to 1")
 	require.Equal(t, 1, q.Attr().MaxRdAtomic)
 }
 
