@@ -3,6 +3,7 @@ package cm_test
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -860,4 +861,142 @@ func TestEventString(t *testing.T) {
 	require.Contains(t, e.String(), cm.SIDRUnsupportedService.String())
 	e.Kind = cm.EventReply
 	require.Equal(t, "call 0x7 with 192.0.2.1: reply", e.String())
+}
+
+// TestMachineConfig: each number of a Config at its ends, and beyond them; what is left out
+// is what the Linux kernel has.
+func TestMachineConfig(t *testing.T) {
+	for _, f := range []struct {
+		name  string
+		most  int
+		large bool // too large to be tried whole
+		set   func(*cm.Config, int)
+	}{
+		{"ResponseTimeout", 24, false, func(c *cm.Config, n int) { c.ResponseTimeout = uint8(n) }},
+		{"PacketLifetime", 24, false, func(c *cm.Config, n int) { c.PacketLifetime = uint8(n) }},
+		{"ServiceTimeout", 24, false, func(c *cm.Config, n int) { c.ServiceTimeout = uint8(n) }},
+		{"AckDelay", 31, false, func(c *cm.Config, n int) { c.AckDelay = uint8(n) }},
+		{"MaxRetries", 15, false, func(c *cm.Config, n int) { c.MaxRetries = uint8(n) }},
+		{"MaxCalls", 1 << 20, true, func(c *cm.Config, n int) { c.MaxCalls = n }},
+		{"MaxHalfOpen", 1 << 20, false, func(c *cm.Config, n int) { c.MaxHalfOpen, c.MaxHalfOpenPeer = n, 1 }},
+		{"MaxHalfOpenPeer", 1 << 20, false, func(c *cm.Config, n int) { c.MaxHalfOpenPeer = n }},
+	} {
+		for _, n := range []int{0, 1, f.most, f.most + 1, -1} {
+			if n == f.most && f.large || n < 0 && f.most < 32 {
+				continue
+			}
+			c := cm.Config{CAGUID: 1, MaxCalls: 2}
+			f.set(&c, n)
+			_, err := cm.NewMachine(c)
+			if n >= 0 && n <= f.most {
+				require.NoError(t, err, "%s %d", f.name, n)
+				continue
+			}
+			require.ErrorIs(t, err, cm.ErrConfig)
+			require.EqualError(t, err, fmt.Sprintf("cm: configuration value out of range: %s is %d, want 1 to %d", f.name, n, f.most))
+		}
+	}
+}
+
+// Rule CM-8: a REQ for a service, or with a path MTU, that there is not is refused for that
+// reason; so is one of RDMA-CM's services without its header.
+func TestMachineRefusesREQ(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(m *cm.Message)
+		want   cm.Reason // 0: it is not refused
+	}{
+		"as it is":                   {func(*cm.Message) {}, 0},
+		"RD":                         {func(m *cm.Message) { m.REQ.TransportServiceType = cm.ServiceRD }, cm.ReasonInvalidTransportServiceType},
+		"extended, of no known kind": {func(m *cm.Message) { m.REQ.TransportServiceType = cm.ServiceExtended }, cm.ReasonInvalidTransportServiceType},
+		"extended, of XRC": {func(m *cm.Message) {
+			m.REQ.TransportServiceType, m.REQ.ExtendedTransportType = cm.ServiceExtended, cm.ExtendedXRC
+		}, 0},
+		"UC":                          {func(m *cm.Message) { m.REQ.TransportServiceType = cm.ServiceUC }, 0},
+		"path MTU code 0":             {func(m *cm.Message) { m.REQ.PathPacketPayloadMTU = 0 }, cm.ReasonInvalidPathMTU},
+		"path MTU code 6":             {func(m *cm.Message) { m.REQ.PathPacketPayloadMTU = 6 }, cm.ReasonInvalidPathMTU},
+		"path MTU of 4096":            {func(m *cm.Message) { m.REQ.PathPacketPayloadMTU = cm.MTU4096 }, 0},
+		"a header of another version": {func(m *cm.Message) { m.REQ.PrivateData = bytes.Repeat([]byte{0xff}, 92) }, cm.ReasonConsumer},
+	} {
+		w := newWorld(t)
+		_, err := w.a.m.Connect(w.now, request())
+		require.NoError(t, err)
+		mad, to, ok := w.a.m.NextMAD(nil)
+		require.True(t, ok)
+		var m cm.Message
+		require.NoError(t, m.Decode(mad))
+		m.REQ.PrivateData = bytes.Clone(m.REQ.PrivateData)
+		test.change(&m)
+		w.b.m.HandleMAD(w.now, cm.Address{Local: to.Remote, Remote: to.Local}, m.AppendTo(nil))
+		mad, _, ok = w.b.m.NextMAD(nil)
+		require.Equal(t, test.want != 0, ok, name)
+		if !ok {
+			require.True(t, w.b.m.NextEvent(new(cm.Event)), name)
+			continue
+		}
+		id := m.REQ.LocalCommID
+		require.NoError(t, m.Decode(mad))
+		require.Equal(t, []any{cm.AttrREJ, cm.RejectedREQ, test.want, id, uint32(0)},
+			[]any{m.Header.AttributeID, m.REJ.MessageRejected, m.REJ.Reason, m.REJ.RemoteCommID, m.REJ.LocalCommID}, name)
+		require.False(t, w.b.m.NextEvent(new(cm.Event)), name)
+		require.Zero(t, w.b.m.Calls(), name)
+	}
+}
+
+// What an owner asks for and does not fit is refused at once, and changes nothing.
+func TestMachineTooLong(t *testing.T) {
+	for _, n := range []int{0, 1} { // beyond what fits
+		w := newWorld(t)
+		w.b.on = func(s *side, e *cm.Event) {
+			if e.Kind != cm.EventRequest {
+				return
+			}
+			long := func(room int) []byte { return make([]byte, room+n) }
+			require.ErrorIs(t, s.m.Reject(e.ID, cm.ReasonConsumer, make([]byte, 73), nil), cm.ErrTooLong)
+			require.ErrorIs(t, s.m.Reject(e.ID, cm.ReasonConsumer, nil, make([]byte, 149)), cm.ErrTooLong)
+			_, err := s.m.Accept(w.now, e.ID, &cm.Reply{QPN: 1 << 24})
+			require.ErrorIs(t, err, cm.ErrRange)
+			if _, err = s.m.Accept(w.now, e.ID, &cm.Reply{QPN: 1, PrivateData: long(196)}); n == 0 {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, cm.ErrTooLong)
+			require.NoError(t, s.m.Reject(e.ID, cm.ReasonConsumer, make([]byte, 72), make([]byte, 148)))
+		}
+		_, err := w.a.m.Connect(w.now, request())
+		require.NoError(t, err)
+		w.run(time.Second)
+		if n == 0 {
+			require.Len(t, w.a.event(cm.EventReply).PrivateData, 196)
+		} else {
+			require.Equal(t, cm.ReasonConsumer, w.a.event(cm.EventRejected).Reason)
+			require.Len(t, w.a.event(cm.EventRejected).PrivateData, 148)
+			require.Len(t, w.a.event(cm.EventRejected).Info, 72)
+		}
+		w.over()
+
+		w = newWorld(t)
+		w.b.on = func(s *side, e *cm.Event) {
+			require.ErrorIs(t, s.m.ReplySIDR(e.ID, &cm.SIDRReply{QPN: 1 << 24}), cm.ErrRange)
+			require.ErrorIs(t, s.m.ReplySIDR(e.ID, &cm.SIDRReply{PrivateData: make([]byte, 137)}), cm.ErrTooLong)
+			require.NoError(t, s.m.ReplySIDR(e.ID, &cm.SIDRReply{Info: make([]byte, 72), PrivateData: make([]byte, 136)}))
+		}
+		r := request()
+		r.PrivateData = make([]byte, 216-cm.CMAHeaderSize+n)
+		_, err = w.a.m.ResolveSIDR(w.now, r)
+		if n != 0 {
+			require.ErrorIs(t, err, cm.ErrTooLong)
+			require.Zero(t, w.a.m.Calls())
+			continue
+		}
+		require.NoError(t, err)
+		w.run(time.Second)
+		require.Len(t, w.a.event(cm.EventSIDRReply).Info, 72)
+		w.over()
+	}
+}
+
+// Names of states and kinds of events that have none are numbers.
+func TestMachineNames(t *testing.T) {
+	require.Equal(t, []string{"SIDR_REQ received", "15", "200"}, []string{cm.SIDRReqReceived.String(), cm.State(15).String(), cm.State(200).String()})
+	require.Equal(t, []string{"SIDR reply", "10", "200"}, []string{cm.EventSIDRReply.String(), cm.EventKind(10).String(), cm.EventKind(200).String()})
 }

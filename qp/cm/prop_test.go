@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -179,6 +180,58 @@ func TestPropValues(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Validate accepts of each field, alone in a message, exactly what comes back from the wire:
+// of numbers all around each power of two, of data all lengths.
+func TestEachFieldFits(t *testing.T) {
+	for name, c := range codecs {
+		var each func(path []int, s reflect.Type)
+		each = func(path []int, s reflect.Type) {
+			for i := range s.NumField() {
+				f, at := s.Field(i), append(slices.Clip(path), i)
+				set := func(what any, to func(reflect.Value)) {
+					v, got := c.make(), c.make()
+					to(reflect.ValueOf(v).Elem().FieldByIndex(at))
+					fits := v.Validate() == nil
+					if err := got.Decode(v.AppendTo(nil)); err != nil {
+						t.Fatal(name, err)
+					}
+					long := reflect.ValueOf(v).Elem().FieldByIndex(at)
+					if long.Kind() == reflect.Slice && long.Len() > reflect.ValueOf(got).Elem().FieldByIndex(at).Len() {
+						if fits {
+							t.Fatalf("%s.%s of %v bytes is valid", name, f.Name, what)
+						}
+						return
+					}
+					pad(reflect.ValueOf(v).Elem(), reflect.ValueOf(got).Elem())
+					if same := reflect.DeepEqual(v, got); same != fits {
+						t.Fatalf("%s.%s of %v: valid %t, round trip %t", name, f.Name, what, fits, same)
+					}
+				}
+				switch f.Type.Kind() {
+				case reflect.Struct:
+					each(at, f.Type)
+				case reflect.Bool:
+					set(true, func(v reflect.Value) { v.SetBool(true) })
+				case reflect.Slice:
+					for n := range cm.Size {
+						set(n, func(v reflect.Value) { v.SetBytes(bytes.Repeat([]byte{1}, n)) })
+					}
+				case reflect.Array:
+					for j := range f.Type.Len() {
+						set(j, func(v reflect.Value) { v.Index(j).SetUint(255) })
+					}
+				default:
+					for k := range f.Type.Bits() {
+						set(uint64(1)<<k, func(v reflect.Value) { v.SetUint(1 << k) })
+						set(uint64(2)<<k-1, func(v reflect.Value) { v.SetUint(2<<k - 1) })
+					}
+				}
+			}
+		}
+		each(nil, reflect.TypeOf(c.make()).Elem())
+	}
 }
 
 // Slices that Decode hands out cannot be appended to into the input.
