@@ -503,6 +503,19 @@ func TestBindNewRKey(t *testing.T) {
 	require.True(t, usableBy(seeded, 1, key))
 }
 
+// A full table has no room for a window of either type.
+func TestWindowsOfFullTable(t *testing.T) {
+	m, err := qp.NewRegions(1)
+	require.NoError(t, err)
+	w, err := m.AllocWindow1(1)
+	require.NoError(t, err)
+	require.NotZero(t, w)
+	_, err = m.AllocWindow1(1)
+	require.ErrorIs(t, err, qp.ErrNoKeys)
+	_, err = m.AllocWindow(1)
+	require.ErrorIs(t, err, qp.ErrNoKeys)
+}
+
 // Type 1 windows: of all QPs of a protection domain, bound anew and unbound by binds.
 func TestWindowType1(t *testing.T) {
 	m, err := qp.NewRegions(4)

@@ -288,7 +288,7 @@ func (r *runner) one(ctx context.Context, j *job, worker int) (o outcome, err er
 		if j.in == nil {
 			out, err = r.test(ctx, &j.mutant, j.src, worker, s)
 		} else {
-			out, err = r.favourites(ctx, j, s)
+			out, err = r.ordered(ctx, j, s)
 		}
 		o, err = judge(ctx, out, err)
 		if o == survived && !s.short {

@@ -7,13 +7,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -55,9 +53,6 @@ type runner struct {
 	whole           bool
 	limit           time.Duration // of processor time; 0: by what the tests need
 	suites          []suite       // the short tests, and if requested all tests
-
-	mu      sync.Mutex
-	noticed map[string]int // number of mutants noticed, by test
 }
 
 // test runs the tests of the package that m is in.
@@ -131,6 +126,7 @@ func (r *runner) command(ctx context.Context, limit time.Duration, dir string, e
 // compiled is the test binary of a package with mutants in it.
 type compiled struct {
 	dir, binary string
+	quick       string // a pattern of tests to begin with
 	ids         map[*job]int
 }
 
@@ -157,16 +153,19 @@ func (r *runner) compile(ctx context.Context, pkg string, files []string, jobs [
 	if err := os.WriteFile(overlay, b, 0o666); err != nil {
 		return nil, err
 	}
-	c := &compiled{filepath.Join(r.root, pkg), filepath.Join(r.tmp, strings.ReplaceAll(pkg, "/", "-")+".test"), ids}
+	c := &compiled{filepath.Join(r.root, pkg), filepath.Join(r.tmp, strings.ReplaceAll(pkg, "/", "-")+".test"), "", ids}
 	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", c.binary, "-tags", r.tags, "-overlay", overlay, "./"+pkg)
 	cmd.Dir = r.root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, tail(out))
 	}
 	for i, s := range r.suites { // with mutants they may be slower, or allocate where they did not
-		out, took, err := r.exec(ctx, c, 0, s)
+		out, took, err := r.exec(ctx, c, 0, s, "-test.v")
 		if err != nil {
 			return nil, fmt.Errorf("its tests fail: %w\n%s", err, tail(out))
+		}
+		if s.short {
+			c.quick = quick(string(out))
 		}
 		if r.limit == 0 { // that of baseline includes the build
 			r.suites[i].cpu = min(s.cpu, enough(took))
@@ -175,28 +174,47 @@ func (r *runner) compile(ctx context.Context, pkg string, files []string, jobs [
 	return c, nil
 }
 
-// favourites runs the tests that noticed the most mutants so far, and then the others.
-func (r *runner) favourites(ctx context.Context, j *job, s suite) ([]byte, error) {
-	r.mu.Lock()
-	names := slices.SortedFunc(maps.Keys(r.noticed), func(a, b string) int {
-		return cmp.Or(r.noticed[b]-r.noticed[a], strings.Compare(a, b))
-	})
-	r.mu.Unlock()
-	id := j.in.ids[j]
-	var out []byte
-	var err error
-	if len(names) == 0 {
-		out, _, err = r.exec(ctx, j.in, id, s)
-	} else {
-		first := "^(" + strings.Join(names[:min(len(names), 6)], "|") + ")$"
-		if out, _, err = r.exec(ctx, j.in, id, s, "-test.run", first); err == nil {
-			out, _, err = r.exec(ctx, j.in, id, s, "-test.skip", first)
-		}
+// quick returns a pattern of the tests that take a fifth of the time together, the quickest
+// first, from what they print.
+func quick(out string) string {
+	type test struct {
+		name string
+		took time.Duration
 	}
-	if name, _, _ := strings.Cut(failed(out), "/"); name != "" && s.short {
-		r.mu.Lock()
-		r.noticed[name]++
-		r.mu.Unlock()
+	var tests []test
+	var all time.Duration
+	for line := range strings.Lines(out) {
+		var t test
+		var took string
+		if n, _ := fmt.Sscanf(line, "--- PASS: %s (%s", &t.name, &took); n != 2 {
+			continue
+		}
+		t.took, _ = time.ParseDuration(strings.TrimSuffix(took, ")"))
+		tests = append(tests, t)
+		all += t.took
+	}
+	slices.SortStableFunc(tests, func(a, b test) int { return cmp.Compare(a.took, b.took) })
+	var names []string
+	left := all / 5
+	for _, t := range tests {
+		if left -= t.took; left < 0 {
+			break
+		}
+		names = append(names, t.name)
+	}
+	if len(names) == 0 || len(names) == len(tests) {
+		return ""
+	}
+	return "^(" + strings.Join(names, "|") + ")$"
+}
+
+// ordered runs the quick tests, and then the others.
+func (r *runner) ordered(ctx context.Context, j *job, s suite) (out []byte, err error) {
+	id := j.in.ids[j]
+	if j.in.quick == "" {
+		out, _, err = r.exec(ctx, j.in, id, s)
+	} else if out, _, err = r.exec(ctx, j.in, id, s, "-test.run", j.in.quick); err == nil {
+		out, _, err = r.exec(ctx, j.in, id, s, "-test.skip", j.in.quick)
 	}
 	return out, err
 }
@@ -213,7 +231,6 @@ func enough(took time.Duration) time.Duration { return 5*time.Second + 4*took }
 // baseline runs the tests of a package without a mutant, and sets their limit of processor
 // time.
 func (r *runner) baseline(ctx context.Context, pkg string) error {
-	r.noticed = map[string]int{}
 	for _, short := range []bool{true, false} {
 		if !short && !r.whole {
 			continue
