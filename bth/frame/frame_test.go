@@ -436,6 +436,39 @@ func TestTags(t *testing.T) {
 	require.ErrorIs(t, f.Decode(frame.Ethernet, b), frame.ErrNotRoCE)
 }
 
+// TestTagsCut: a frame that is cut within a tag is truncated, and one that is cut behind it
+// is what the Ethertype there says.
+func TestTagsCut(t *testing.T) {
+	for n := 1; n <= 3; n++ {
+		for etherType, want := range map[uint16]error{0x0806: frame.ErrNotRoCE, 0x0800: frame.ErrTruncated} {
+			b := make([]byte, 12)
+			for range n {
+				b = append(b, 0x81, 0, 0, 7)
+			}
+			b = binary.BigEndian.AppendUint16(b, etherType)
+			var f frame.Frame
+			require.ErrorIs(t, f.Decode(frame.Ethernet, b), want, "%d tags", n)
+			for cut := 1; cut <= 4*n+2; cut++ {
+				require.ErrorIs(t, f.Decode(frame.Ethernet, b[:len(b)-cut]), frame.ErrTruncated, "%d tags, %d bytes less", n, cut)
+			}
+		}
+	}
+}
+
+// TestMaxHeaderSize: it is what the frame with the most headers has besides its payload.
+func TestMaxHeaderSize(t *testing.T) {
+	most := 0
+	for op := range 256 {
+		f := sample(frame.IPv4)
+		f.Link, f.VLANs, f.Options = frame.Ethernet, 3, make([]byte, 40)
+		f.Packet = bth.Packet{Header: bth.Header{Opcode: bth.Opcode(op)}}
+		if f.Packet.Opcode.Known() {
+			most = max(most, len(f.AppendTo(nil)))
+		}
+	}
+	require.Equal(t, frame.MaxHeaderSize, most)
+}
+
 // TestEthernetPadding holds that what fills a short frame up to 60 bytes is no
 // ICRC.
 // Rule WI-2.

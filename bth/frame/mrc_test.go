@@ -166,16 +166,18 @@ func TestMRCTrimmed(t *testing.T) {
 
 	// Behind a packet whose end a header tells, there may be padding or an Ethernet FCS.
 	for _, net := range []frame.Net{frame.IPv4, frame.IPv6} {
-		for i := range 4 {
-			b := append(trimmedWrite(t, net, 36, i&1 != 0, i&2 != 0), 1, 2, 3, 4)
-			f := frame.Frame{MRC: new(mrc.Packet)}
-			require.NoError(t, frame.Finder{TrimmedDSCP: dscp9}.Decode(frame.Ethernet, b, len(b), &f))
-			want := 36
-			if i == 0 { // nothing tells it
-				want = 40
+		for _, n := range []int{12, 13, 36} { // 12: only a BTH
+			for i := range 4 {
+				b := append(trimmedWrite(t, net, n, i&1 != 0, i&2 != 0), 1, 2, 3, 4)
+				f := frame.Frame{MRC: new(mrc.Packet)}
+				require.NoError(t, frame.Finder{TrimmedDSCP: dscp9}.Decode(frame.Ethernet, b, len(b), &f))
+				want := n
+				if i == 0 { // nothing tells it
+					want = n + 4
+				}
+				require.Equal(t, want, f.TransportLen, "%v %d", net, i)
+				require.Len(t, f.Trailer, n+4-want)
 			}
-			require.Equal(t, want, f.TransportLen, "%v %d", net, i)
-			require.Len(t, f.Trailer, 40-want)
 		}
 	}
 

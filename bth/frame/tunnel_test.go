@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -352,7 +353,8 @@ func TestTunnelsRefused(t *testing.T) {
 // TestTunnelDepth: no more than MaxTunnels are looked into.
 func TestTunnelDepth(t *testing.T) {
 	packet := loadTunnels(t)[0].b[38+14:]
-	for n := range frame.MaxTunnels + 2 {
+	const most = 4
+	for n := range most + 2 {
 		b := packet
 		for range n {
 			h := make([]byte, 20)
@@ -362,7 +364,7 @@ func TestTunnelDepth(t *testing.T) {
 		}
 		var f frame.Frame
 		err := intoTunnels.Decode(frame.RawIP, b, len(b), &f)
-		if n > frame.MaxTunnels {
+		if n > most {
 			require.ErrorIs(t, err, frame.ErrNotRoCE)
 			continue
 		}
@@ -370,6 +372,33 @@ func TestTunnelDepth(t *testing.T) {
 		require.Equal(t, n, f.Outer.Len())
 		require.Equal(t, frame.RawIP, f.Link)
 	}
+}
+
+// TestTunnelsOfCookedFrames: the tunnels and tags of a frame are the same where a capture
+// of all interfaces has a cooked header in the place of its Ethernet header.
+func TestTunnelsOfCookedFrames(t *testing.T) {
+	tagged := 0
+	for _, x := range loadTunnels(t) {
+		for _, tags := range []string{"", "\x81\x00\x60\x07", "\x88\xa8\x00\x09\x81\x00\x60\x07"} {
+			b := slices.Concat(x.b[:12], []byte(tags), x.b[12:])
+			cooked := slices.Concat(b[12:14], make([]byte, 18), b[14:])
+			var f, g frame.Frame
+			err := intoTunnels.Decode(frame.Ethernet, b, len(b), &f)
+			require.Equal(t, err, intoTunnels.Decode(frame.LinuxSLL2, cooked, len(cooked), &g), x.name)
+			if err != nil {
+				continue
+			}
+			require.Equal(t, f.Outer.Len(), g.Outer.Len())
+			for i := range f.Outer.Len() {
+				require.Equal(t, f.Outer.Tunnel(i), g.Outer.Tunnel(i), "%s %q", x.name, tags)
+				if i == 0 && len(tags) == 4 && f.Outer.Tunnel(i).VLANs == 1 {
+					require.Equal(t, frame.VLAN{TPID: 0x8100, TCI: 0x6007}, g.Outer.Tunnel(i).VLAN[0])
+					tagged++
+				}
+			}
+		}
+	}
+	require.NotZero(t, tagged)
 }
 
 // TestSegment: a flow's packets and their copies have one segment, both ways;
