@@ -225,7 +225,8 @@ type place struct {
 	// datagrams into packets and numbers those of each from 0 (UDP_SEGMENT of Linux, at
 	// most 128), so that a retransmission has the same identification as the original.
 	restarts bool
-	gap      spacing
+	gap      spacing // of copies
+	repeats  spacing // of all packets that were the same as one before, whatever they count as
 }
 
 // spacing learns the distance in time of copies that are the same in every bit. Two merged
@@ -283,6 +284,16 @@ func (w *Watcher) twice(s *stream) bool {
 	return g.hits > 0 && 2*g.hits >= g.fresh && g.near(w.repeat, w.clock.grain)
 }
 
+// allTwice reports whether packets of the other direction of s are seen again at the
+// distance in time that the current packet has from one that was the same.
+func (w *Watcher) allTwice(s *stream) bool {
+	if w.repeat < 0 || s.peer < 0 {
+		return false
+	}
+	g := &w.flows.all[s.peer].place.repeats
+	return g.hits >= often && g.near(w.repeat, w.clock.grain)
+}
+
 // tells reports whether the IPv4 identification distinguishes packets.
 func (p *place) tells(f *frame.Frame) bool {
 	return f.Net == frame.IPv4 && !p.restarts && (p.varies || f.ID != 0 && p.same < 2)
@@ -336,6 +347,7 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	w.told = false
 	if known {
 		w.repeat = max(0, w.now-e.at)
+		p.repeats.learn(w.repeat, w.clock.grain)
 		if p.gap.firm() && p.gap.near(w.repeat, w.clock.grain) && e.flags&isTwice == 0 {
 			e.flags |= isTwice // one more is a retransmission
 			return s

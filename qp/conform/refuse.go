@@ -150,6 +150,9 @@ func (w *Watcher) nakAgain(s *stream, x *exchange) {
 		// A single one may be a copy made by the network. But a network does not copy every
 		// third NAK and nothing else.
 		k := &x.nak
+		if w.allTwice(s) {
+			return // by the capture, which has requests twice, too
+		}
 		if k.doubled++; k.doubled >= often && 3*k.doubled > int(s.NakSequence) && int(s.Duplicates+s.peerOr(w).Duplicates) <= 2*k.doubled {
 			w.report(s, NakRepeated, 0, 0, frame)
 		}
