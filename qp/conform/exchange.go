@@ -46,6 +46,7 @@ type requests struct {
 type recovery struct {
 	last    lastRequest
 	back    episode
+	prior   episode // the one before
 	missed  skips
 	nak     naks
 	rnr     refusal
@@ -83,6 +84,7 @@ type episode struct {
 	at     int64 // its newest packet
 	frame  uint64
 	far    refusal
+	lone   bool // one packet so far, as a NAK may have asked for
 }
 
 // skips are PSNs that were due lately and did not come: what was overtaken comes yet.
@@ -143,6 +145,7 @@ type naks struct {
 	refused  bool    // its PSN got an RNR NAK since
 	ignored  int     // recoveries by the timer alone
 	heeded   int     // recoveries at once
+	used     uint64  // frame of the NAK that the newest of these is counted for
 	beyond   int     // of those, begun after the PSN asked for
 	beyondOf refusal // the NAK for which the newest of these was
 	before   int     // or before it

@@ -44,6 +44,7 @@ func (w *Watcher) request(s *stream, payload int) {
 		x.started, x.first, x.next, x.acked = true, u, u, u
 	}
 	w.resolve(s, x, u)
+	w.reconsider(s, x, u)
 	outstanding := x.next - min(x.acked, x.next)
 	if s.peer < 0 {
 		outstanding = min(outstanding, 100) // it is not known how much of it is

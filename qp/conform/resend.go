@@ -64,6 +64,7 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 		w.firstSight(s, x, u, payload)
 		return
 	case e == nil && d == nil && u >= x.first && cause == causeUnknown && !going && w.quick(x.last.gap):
+		x.missed.take(w, u)
 		w.late(s, x, u, payload, true)
 		return
 	}
@@ -91,6 +92,8 @@ func (w *Watcher) oldRequest(s *stream, x *exchange, u uint64, payload int, unre
 		}
 		x.passRNR(u)
 	default:
+		x.prior = x.back
+		x.back.lone = cause == causeNAK
 		w.goBack(s, x, e, d, u, cause)
 		x.back.from, x.back.began = u, w.now
 	}
@@ -259,14 +262,41 @@ func (w *Watcher) resolve(s *stream, x *exchange, u uint64) {
 		x.causes(s, causeNAK)
 		w.reportAt(s, ResentNAK, uint64(max(0, o.t-x.nak.open.t)), 0, x.nak.last.frame, o.frame, o.t, psn.Wrap(o.psn))
 		x.back.active, x.back.next, x.back.at, x.back.frame = true, after, o.t, o.frame
-		x.nak.resent = true
+		x.nak.resent, x.nak.used = true, x.nak.open.frame
 		x.nak.old, x.nak.open.valid = x.nak.open, false
 		return
 	}
+	x.missed.take(w, o.psn)
 	s.Retransmitted--
 	s.OutOfOrder++
 	x.signs.late++
 	w.reportAt(s, OutOfOrder, uint64(psn.Wrap(x.next-1)), 0, 0, o.frame, o.t, psn.Wrap(o.psn))
+}
+
+// reconsider takes back that a NAK made the requester retransmit one packet, now that PSN u
+// is the next: others were due behind it, and what was sent before goes on instead. So it
+// was the transmission that the NAK missed, overtaken.
+func (w *Watcher) reconsider(s *stream, x *exchange, u uint64) {
+	b := &x.back
+	if !b.lone {
+		return
+	}
+	b.lone = false
+	goesOn := x.prior.active && u == x.prior.next
+	if u == b.next || !goesOn && !(u == x.next && b.next < x.next) || x.signs.late == 0 {
+		return
+	}
+	if found, _ := x.missed.take(w, b.from); !found {
+		return
+	}
+	s.PacketSeqErr--
+	s.Retransmitted--
+	s.OutOfOrder++
+	x.signs.late++
+	x.nak.heeded--
+	if *b = x.prior; !goesOn {
+		b.active = false
+	}
 }
 
 // takesRead judges whether a request takes a PSN that belongs to a READ. Rule
@@ -309,20 +339,30 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 		x.rnr.valid = false
 		w.report(s, ResentRNR, uint64(max(0, since)), 0, x.rnr.frame)
 	case causeNAK:
-		x.nak.heeded++
+		k := &x.nak
+		k.heeded++
 		w.whereNAK(s, x, u)
-		n := &x.nak.open
+		n := &k.open
 		if !n.valid || u < n.psn {
 			n = &x.nak.old
 		}
 		if r := x.nak.onWay(u); r != nil && (!n.valid || u != n.psn) {
 			n = r
 		}
-		if b := &x.nak.beyondOf; b.valid && b.frame == n.frame && u == n.psn && x.back.next == x.back.from+1 {
+		if b := &k.beyondOf; b.valid && b.frame == n.frame && u == n.psn && x.back.next == x.back.from+1 {
 			s.PacketSeqErr-- // what seemed to begin behind it was a late packet
 			x.nak.heeded--
 			x.signs.late++
+		} else if n.frame == k.used && u == n.psn {
+			// One NAK makes it go back once: this packet or the one before was late.
+			s.PacketSeqErr--
+			s.Retransmitted--
+			s.OutOfOrder++
+			k.heeded--
+			x.signs.late++
+			x.back.lone = false // it is counted as late already
 		}
+		k.used = n.frame
 		x.nak.beyondOf = *n
 		x.nak.beyondOf.valid = u > n.psn
 		x.nak.heed(u)
@@ -332,6 +372,11 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 		}
 		n.valid = false
 	case causeImplied:
+		if n := &x.nak.open; n.valid && u < n.psn && !x.implied.valid {
+			// By the NAK itself, to which the requester has reacted so.
+			x.nak.heed(n.psn)
+			n.valid = false
+		}
 		x.implied.valid = false
 		w.report(s, ResentImplied, uint64(max(0, w.now-x.heardAt)), 0, 0)
 	case causeTimer:

@@ -27,8 +27,11 @@ import (
 // truthRuns is how many simulated networks TestTruth looks at; each gives six
 // captures.
 //
-//	go test ./qp/conform -run TestTruth -truth 2500
-var truthRuns = flag.Int("truth", 0, "simulated networks of TestTruth; 0: 125, or 8 with -short")
+//	go test ./qp/conform -run TestTruth -truth 2500 -truth-from 5000
+var (
+	truthRuns = flag.Int("truth", 0, "simulated networks of TestTruth; 0: 125, or 8 with -short")
+	truthFrom = flag.Uint64("truth-from", 0, "the first one's seed")
+)
 
 // tally are the causes of retransmissions, and what was done, of all requesters.
 type tally struct {
@@ -382,13 +385,9 @@ func tallyOf(c *conform.Counters) tally {
 // Where the requester is, the tap sees all that makes it go back. Elsewhere some of
 // that cannot be known: of what was lost before the tap and sent again by the timer
 // nothing was seen before. There the count lies between what a tap could see (see
-// hidden) and what happened. Two things are not as good as that yet, in 400 networks: in
-// the middle, where the network reorders 3 % of the packets by a third of the round trip,
-// late packets count as 3 % more NAKs, and where it copies and loses some besides, a
-// retransmission whose NAK is not seen is taken for copies (1.2 % of the packets sent
-// again); and at two interfaces one implied NAK of thirty is missed. Two taps merged into one capture, without IPv4
-// identifications, leave more open: there the watcher is to say so (ReasonCopies)
-// where its counts are not what happened.
+// hidden) and what happened. Of two interfaces, one implied NAK of thirty is missed. Two
+// taps merged into one capture, without IPv4 identifications, leave more open: there the
+// watcher is to say so (ReasonCopies) where its counts are not what happened.
 func TestTruth(t *testing.T) {
 	runs := *truthRuns
 	if runs == 0 {
@@ -402,8 +401,8 @@ func TestTruth(t *testing.T) {
 	nearFar, otherwise, inexact := 0, 0, 0
 	unsure := false // of the watcher's counts, as it says itself
 	breaches := map[string]int{}
-	for seed := range uint64(runs) {
-		w := buildWorld(t, seed)
+	for i := range uint64(runs) {
+		w := buildWorld(t, *truthFrom+i)
 		watch := func(name string) (by [2]tally, total conform.Counters, all []conform.Finding) {
 			cw, all := w.taps[name].watch(t, func(f *conform.Flow) { by[f.Src.As4()[3]-1].add(tallyOf(f.Counters)) })
 			unsure = false
@@ -495,7 +494,7 @@ func TestTruth(t *testing.T) {
 	}
 	mirrors[0].within(t, mirrors[1], tally{}, percent, "through mirror ports")
 	require.LessOrEqual(t, otherwise, runs/200, "captures that count otherwise through mirror ports")
-	far[0].within(t, far[1], unseen, 4*percent, "in the middle")
+	far[0].within(t, far[1], unseen, elsewhere, "in the middle")
 	among[0].within(t, among[1], tally{Implied: among[1].Implied / 40}, elsewhere, "at two interfaces")
 	require.LessOrEqual(t, nearFar, runs/500)
 	require.Empty(t, breaches)
