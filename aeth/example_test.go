@@ -23,7 +23,7 @@ func ExampleHeader_Decode() {
 	// MSN 7: reserved 0xe0
 }
 
-// A responder that has 100 receives posted may promise 96, one that wants to be
+// A responder that has 100 receives posted may promise 96, one that intends to be
 // left alone for 2 ms asks for 2.56.
 func ExampleCreditsFor() {
 	n, _ := aeth.CreditsFor(100).Count()

@@ -44,7 +44,7 @@ func full(op bth.Opcode) *bth.Packet {
 	}
 }
 
-// fit sets payload and pad as the opcode of p wants them.
+// fit sets payload and pad as the opcode of p requires.
 func fit(p *bth.Packet, payload []byte) {
 	p.PadCnt = uint8(-len(payload) & 3)
 	switch p.Opcode.Payload() {
@@ -142,7 +142,7 @@ func TestPacketRefusals(t *testing.T) {
 		"pad without room":          {packet(bth.RCSendOnly, 1, 0, 4), bth.ErrLength},
 		"pad alone":                 {packet(bth.RCSendOnly, 3, 0, 4+3), nil},
 		"RETH cut short":            {packet(bth.RCWriteOnly, 0, 0, 16+3), bth.ErrLength},
-		"RETH and no more":          {packet(bth.RCWriteOnly, 0, 0, 16+4), nil},
+		"RETH, no payload":          {packet(bth.RCWriteOnly, 0, 0, 16+4), nil},
 		"version 1":                 {packet(bth.RCSendOnly, 0, 1, 4), bth.ErrVersion},
 		"version before opcode":     {packet(0xff, 0, 15, 4), bth.ErrVersion},
 		"opcode reserved":           {packet(0x1f, 0, 0, 44), bth.ErrOpcode},
@@ -150,7 +150,7 @@ func TestPacketRefusals(t *testing.T) {
 		"opcode before length":      {packet(0x1f, 3, 0, 4), bth.ErrOpcode},
 		"payload of an ACK":         {packet(bth.RCAcknowledge, 0, 0, 4+4+4), bth.ErrLength},
 		"pad of an ACK":             {packet(bth.RCAcknowledge, 1, 0, 4+1+4), bth.ErrLength},
-		"atomic answer, no value":   {packet(bth.RCAtomicAcknowledge, 0, 0, 4+4), bth.ErrLength},
+		"atomic ack, no value":      {packet(bth.RCAtomicAcknowledge, 0, 0, 4+4), bth.ErrLength},
 		"ATOMIC WRITE of 8":         {packet(bth.RCAtomicWrite, 0, 0, 16+8+4), nil},
 		"ATOMIC WRITE of 4":         {packet(bth.RCAtomicWrite, 0, 0, 16+4+4), bth.ErrLength},
 		"ATOMIC WRITE of 12":        {packet(bth.RCAtomicWrite, 0, 0, 16+12+4), bth.ErrLength},

@@ -50,7 +50,7 @@ func ExampleReactionPoint() {
 	// 165µs 37500000000
 }
 
-// A receiver: the first marked packet is answered at once, the next after the gap.
+// A receiver: the first marked packet causes a CNP at once, the next one after the gap.
 func ExampleNotificationPoint() {
 	np, err := cnp.NewNotificationPoint(cnp.Paper(), 0)
 	if err != nil {

@@ -30,7 +30,7 @@ var CopyUpdate = copyUpdate
 // Update is the running register.
 var Update = update
 
-// EachKernelAny is EachKernel without subtests; f is told the name.
+// EachKernelAny is EachKernel without subtests; f receives the name.
 func EachKernelAny(f func(kernel string)) {
 	for _, k := range kernels() {
 		func() {

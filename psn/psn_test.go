@@ -55,7 +55,7 @@ func TestPS1Regions(t *testing.T) {
 }
 
 // TestPS2Window holds rule PS-2: with fewer than 2^23 PSNs outstanding each one
-// is told from what was and from what will be; with 2^23 no longer.
+// differs from those before and after them; with 2^23 no longer.
 func TestPS2Window(t *testing.T) {
 	for _, first := range []psn.PSN{0, 1, 0x7fffff, 0x800000, 0xfffff0, 0xffffff} {
 		next := first.Add(psn.Half - 1) // one below the limit outstanding

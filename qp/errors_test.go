@@ -129,8 +129,8 @@ func TestAHOfConnection(t *testing.T) {
 	require.Nil(t, out.AH)
 }
 
-// The trace hook tells of each packet that is not simply accepted why, and of no
-// other; it tells the same of a QP and of a half that is used alone.
+// The trace hook is called for each packet that is not simply accepted, with the reason,
+// and for no other; for a QP as for a half that is used by itself.
 func TestTrace(t *testing.T) {
 	mem, _, key := memory(t, 64)
 	op := func(o bth.Operation, n psn.PSN, set func(*bth.Packet)) *bth.Packet {
@@ -206,7 +206,7 @@ func TestTraceLog(t *testing.T) {
 	require.Equal(t, 1, strings.Count(b.String(), "\n"))
 }
 
-// No packet that is accepted is told, and every reason has a name.
+// No packet that is accepted is traced, and every reason has a name.
 func TestTraceSilent(t *testing.T) {
 	told := 0
 	cfg := base(qp.RC)

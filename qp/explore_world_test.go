@@ -80,7 +80,7 @@ type exScenario struct {
 
 	selective qp.Selective
 	out       qp.Outgoing
-	log       *exLog // where a story is told
+	log       *exLog // where a story is written
 }
 
 // exEnd is what an end is set to.
@@ -158,10 +158,10 @@ type exNode struct {
 	quiet                bool              // NextPacket had nothing to send, and nothing happened since
 
 	newest    psn.PSN // of its request packets
-	nak       int32   // PSN that it asked for by a sequence NAK and has not received since; -1 is none
+	nak       int32   // PSN that it named in a sequence NAK and has not received since; -1: none
 	gap       bool    // a request of the peer is missing, and no NAK for it was sent yet
 	waiting   bool    // in an RNR wait, which may end while packets are on their way
-	rnr       int32   // PSN that it refused for the want of a receive; -1 is none
+	rnr       int32   // PSN that it refused because there was no receive; -1: none
 	msgs      int     // of the peer, executed as far as completions and memory show
 	seen      [4]byte // what stood in the memory that WRITEs go to: see exCells
 	word      uint64  // and in the word of the ATOMICs
@@ -1213,7 +1213,7 @@ func (s *exScenario) received(w *exWorld, i int, c *qp.Completion) error {
 		if c.Op != qp.OpRecvWrite || c.Imm != uint32(k+1) {
 			return fmt.Errorf("EE-2: %v with %d, want a WRITE with %d", c.Op, c.Imm, k+1)
 		}
-		// The application uses what it was told of. The WRITE must not come again.
+		// The application uses the memory that a completion reported. The WRITE must not be executed again.
 		if b := w.mem[i].region[exWriteOff:][:4]; b[0]^exByte(0, 0) == n.tag(k) {
 			exFill(b, 0x80|n.tag(k), 0)
 		}

@@ -25,7 +25,7 @@ const (
 	fuzzAddr   = 0x10000
 
 	// The most packets that one call may cause: the window, or all that a send
-	// queue of UC holds, and every answer remembered, and an acknowledgement.
+	// queue of UC holds, and every response remembered, and an acknowledgement.
 	fuzzBurst = max(fuzzWindow, fuzzSends*4*fuzzRegion/fuzzMTU) + fuzzRds*(fuzzRegion/fuzzMTU+1) + 2
 )
 

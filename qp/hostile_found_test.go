@@ -44,7 +44,7 @@ func TestFoundCreditsInMidMessage(t *testing.T) {
 	r.HandlePacket(foundStart, foundAck(10, aeth.AckSyndrome(0), 1))
 	require.True(t, r.NextPacket(foundStart, &out), "nothing was asked for, so one packet goes out")
 	require.True(t, out.Packet.AckReq)
-	require.False(t, r.NextPacket(foundStart, &out), "and no more without credits")
+	require.False(t, r.NextPacket(foundStart, &out), "and none without credits")
 	r.HandlePacket(foundStart, foundAck(12, aeth.AckSyndrome(0), 1))
 	require.True(t, r.NextPacket(foundStart, &out), "the message has its receive")
 	require.EqualValues(t, 13, out.Packet.PSN)
@@ -93,7 +93,7 @@ func foundResponder(t *testing.T) (*qp.Responder, *qp.Regions, uint32) {
 	return r, regs, key
 }
 
-// Rules RS-12, RS-21: a late duplicate is being answered when the next request
+// Rules RS-12, RS-21: the response to a late duplicate is being sent when the next request
 // comes, which has the place to itself.
 func TestFoundReplayHoldsNoSlot(t *testing.T) {
 	r, _, key := foundResponder(t)
@@ -111,8 +111,8 @@ func TestFoundReplayHoldsNoSlot(t *testing.T) {
 	require.False(t, r.NextPacket(&out))
 }
 
-// Rules RS-15, RS-21: the region of an answered READ is gone, and the READ comes
-// again. The NAK is all that happens; in the first answer it is the end.
+// Rules RS-15, RS-21: the region of a READ that had its response is deregistered, and the READ is
+// received again. Only a NAK is sent; during the first response the QP would go to Error.
 func TestFoundDuplicateOfWithdrawnRead(t *testing.T) {
 	r, regs, key := foundResponder(t)
 	var out qp.Outgoing
@@ -134,7 +134,7 @@ func TestFoundDuplicateOfWithdrawnRead(t *testing.T) {
 	}
 	require.Equal(t, qp.Duplicate, r.HandlePacket(foundRead(10, key), nil))
 	require.True(t, r.NextPacket(&out))
-	require.NoError(t, regs.Deregister(key)) // in the middle of the second answer
+	require.NoError(t, regs.Deregister(key)) // in the middle of the second response
 	require.True(t, r.NextPacket(&out))
 	require.EqualValues(t, 11, out.Packet.PSN)
 	require.Equal(t, aeth.NakSyndrome(aeth.NakRemoteAccessError), out.Packet.AETH.Syndrome)

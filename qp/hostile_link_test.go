@@ -37,7 +37,7 @@ func (e *hostileEnd) transmit() {
 		e.gapUntil = w.now + p.Gap
 		pk := &w.out.Packet
 		if err := pk.Validate(); err != nil {
-			w.fail("%v: made a packet that is none: %v", e, err)
+			w.fail("%v: built an invalid packet: %v", e, err)
 		}
 		if pk.Opcode.Class() == bth.Request {
 			e.checkRequest(pk, w.out.Retransmission)
@@ -268,7 +268,7 @@ func TestHostileUC(t *testing.T) {
 			require.EqualValues(t, k, c.ID)
 			require.Equal(t, qp.Success, c.Status)
 		}
-		require.False(t, qs[1].NextPacket(foundStart, &out), "UC answers nothing")
+		require.False(t, qs[1].NextPacket(foundStart, &out), "UC has no responses")
 		require.Equal(t, qp.RTS, qs[1].State())
 	}
 	require.Greater(t, arrived, 300*messages/3)

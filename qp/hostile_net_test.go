@@ -478,7 +478,7 @@ func (e *hostileEnd) life() {
 	switch e.state {
 	case hostileUp:
 		if e.q.State() == qp.Error && e.at == 0 {
-			// The peer is told some time later, as by a connection manager.
+			// The peer learns of it some time later, as by a connection manager.
 			e.at = w.now + 1 + w.rng.Int64N(30000)
 			if e.peer.at == 0 {
 				e.peer.at = e.at + 1 + w.rng.Int64N(30000)

@@ -213,7 +213,7 @@ func (m *hostileModel) setWord(op, off int, v uint64) {
 	m.write(op, off, binary.LittleEndian.AppendUint64(nil, v))
 }
 
-// after tells whether byte i may be v when requests from..to-1 may or may not
+// after reports whether byte i may be v when requests from..to-1 may or may not
 // have been executed and all before were, whose outcome is want.
 func (m *hostileModel) after(i int, v, want byte, from, to int) bool {
 	if v == want {
@@ -250,7 +250,7 @@ type hostileSend struct {
 	wr     qp.SendWR
 	local  []byte // all of it, for results
 	want   []byte // READ: what memory held in its turn
-	orig   uint64 // ATOMIC: likewise
+	orig   uint64 // ATOMIC: the same
 	off    int
 	signal bool
 }
@@ -267,7 +267,7 @@ type hostileMessage struct {
 	solicited bool
 }
 
-// post makes the work request of w for the peer's memory, tells the model of it
+// post makes the work request of w for the peer's memory, adds it to the model
 // and returns what is to be checked at its end. Nothing is done yet where the
 // queue turns out to be full: see commit.
 func (e *hostileEnd) prepare(w *hostileWork) (*hostileSend, func()) {

@@ -486,7 +486,7 @@ func TestBindNewRKey(t *testing.T) {
 	_, err := m.Bind(qp.Binding{Window: wr.NewRKey, Region: region, VA: 0x1000, Len: 8, NewRKey: 0x66600})
 	require.ErrorIs(t, err, qp.ErrBind)
 
-	// Seeded keys cannot be chosen: nobody is told of a key that is not so.
+	// Seeded keys cannot be chosen: no caller gets a key that is not valid.
 	seeded, err := qp.NewRegions(4)
 	require.NoError(t, err)
 	require.True(t, seeded.Seed([32]byte{1}))

@@ -239,7 +239,7 @@ func starved(t *testing.T, cfg qp.Config, feed func(q *qp.QP, n int)) int {
 func feedReads() func(q *qp.QP, n int) {
 	next := uint32(0)
 	return func(q *qp.QP, n int) {
-		for int(next)-n <= 32 { // the READ before the last is answered
+		for int(next)-n <= 32 { // the READ before the last has its response
 			p := request(bth.ReadRequest, psn.PSN(next))
 			p.RETH.RKey, p.RETH.DMALen = firstKey, 32<<10
 			if q.HandlePacket(epoch, p, nil) != qp.Accepted {
@@ -263,7 +263,7 @@ func feedWrites() func(q *qp.QP, n int) {
 }
 
 // Rule EE-3: a peer that keeps the responder busy for ever, with READs or with
-// WRITEs of which each wants an acknowledgement, does not keep our requests from
+// WRITEs that each ask for an acknowledgement, does not keep our requests from
 // being sent.
 func TestTurnsOfRequests(t *testing.T) {
 	require.Equal(t, 1, starved(t, qp.Config{}, feedReads()))

@@ -77,7 +77,7 @@ func TestRegionAtTheTop(t *testing.T) {
 	require.False(t, ok)
 	_, ok = m.Remote(qp.RemoteAccess{PD: 0, QPN: 0, RKey: key, VA: top, Len: 1, Right: qp.RemoteRead})
 	require.False(t, ok)
-	// One that would wrap is none.
+	// One that would wrap is refused.
 	_, err = m.Register(qp.Region{Data: data, Addr: top - 14})
 	require.ErrorIs(t, err, qp.ErrRange)
 	_, err = m.Register(qp.Region{Data: data, Addr: top})
@@ -243,7 +243,7 @@ func TestWindows(t *testing.T) {
 	require.NoError(t, m.Deregister(last))
 }
 
-// A window stays dead when the key of its region comes round.
+// A window stays invalid when the key of its region is used again.
 func TestWindowOfAnOldRegion(t *testing.T) {
 	m, err := qp.NewRegions(2)
 	require.NoError(t, err)
@@ -457,7 +457,7 @@ func BenchmarkRegions(b *testing.B) {
 	}
 }
 
-// Keys of a seeded table tell nothing of each other: no bit leans, no two follow each
+// Keys of a seeded table reveal nothing of each other: no bit is biased, no two follow each
 // other, and each is found, until it is gone.
 func TestSeededKeys(t *testing.T) {
 	tab, err := qp.NewRegions(2000)

@@ -67,7 +67,7 @@ func (m *replayMemory) Invalidate(a qp.RemoteAccess) bool {
 }
 
 // playResponder feeds the recorded requests to our responder and compares what it
-// answers with what the driver answered: PSN, opcode, syndrome, MSN, payload.
+// responses with those of the driver: PSN, opcode, syndrome, MSN, payload.
 func (c *replayConn) playResponder(t *testing.T) {
 	area := c.num("area", 0x80000)
 	mem := &replayMemory{buf: make([]byte, 4*area), addr: c.server.addr, area: area, rkey: c.server.rkey, access: rights(c.word("access", "rwa"))}
@@ -125,7 +125,7 @@ func (c *replayConn) playResponder(t *testing.T) {
 			if out.Packet.Opcode.Class() == bth.Request {
 				t.Fatalf("%v: our responder's QP sent a request", f)
 			}
-			require.Less(t, n, len(theirs), "%v: ours also answers %v PSN %v", f, out.Packet.Opcode, out.Packet.PSN)
+			require.Less(t, n, len(theirs), "%v: ours also sends %v PSN %v", f, out.Packet.Opcode, out.Packet.PSN)
 			c.compareResponse(t, theirs[n], f, &out.Packet)
 			n++
 		}
@@ -143,7 +143,7 @@ func (c *replayConn) playResponder(t *testing.T) {
 			received++
 		}
 	}
-	require.Equal(t, len(theirs), n, "the driver answered more than ours")
+	require.Equal(t, len(theirs), n, "the driver sent more responses than ours")
 }
 
 func (c *replayConn) compareResponse(t *testing.T, theirs, to *replayFrame, ours *bth.Packet) {
@@ -152,7 +152,7 @@ func (c *replayConn) compareResponse(t *testing.T, theirs, to *replayFrame, ours
 	if s, ok := c.syndrome[theirs.n]; ok {
 		want.AETH.Syndrome = s
 	}
-	require.Equal(t, describe(&want), describe(ours), "%v, answer to %v", theirs, to)
+	require.Equal(t, describe(&want), describe(ours), "%v, response to %v", theirs, to)
 }
 
 // replayWork is the list of requests that the program makes.
@@ -326,7 +326,7 @@ func (c *replayConn) playRequester(t *testing.T) {
 	require.LessOrEqual(t, early, timeout/2)
 	for q.Outstanding() > 0 {
 		d, ok := q.Deadline()
-		require.True(t, ok, "the recorded answers end, and requests are outstanding")
+		require.True(t, ok, "the recorded responses end, and requests are outstanding")
 		now = d
 		q.Tick(now)
 		app()

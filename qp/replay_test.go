@@ -91,7 +91,7 @@ var replays = []replay{
 		why: "the receive has a bad local key, which receives of Go memory can't have: rule RQ-11", noResponder: true},
 	{name: "rc-window-stale", sizes: []int{100}, words: "mw=2 op=write,send_inv,write"},
 	{name: "rc-local-drop-read", sizes: []int{5000}, words: "op=read count=4",
-		why:         "the driver's sends fail, and it refuses READs in the middle of answers; as a requester it takes a Middle for a First and ends with wrong data: rule RQ-25",
+		why:         "the driver's sends fail, and it refuses READs in the middle of their responses; as a requester it accepts a Middle as a First and ends with wrong data: rule RQ-25",
 		noResponder: true, want: []string{"0", "7"}},
 }
 

@@ -185,7 +185,7 @@ func TestMSNWraps(t *testing.T) {
 }
 
 // Rules RS-16, RS-22: whatever duplicates arrive, each FETCH ADD is executed once, the
-// last max_dest_rd_atomic are answered with the value of the first time, older ones
+// last max_dest_rd_atomic get the value of the first time, older ones
 // not at all.
 func TestAtomicsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -229,7 +229,7 @@ func TestAtomicsOnce(t *testing.T) {
 	})
 }
 
-// Rule RS-21: a duplicate READ is answered just when it lies within the original one.
+// Rule RS-21: a duplicate READ has a response only where it lies within the original one.
 func TestDuplicateReadRange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, b, key := memory(t, 8192)
@@ -374,7 +374,7 @@ func TestNakAfterResponses(t *testing.T) {
 }
 
 // Rules UC-1 and UC-2: over a link that loses packets exactly the messages arrive of
-// which nothing was lost, and the counters tell of what was: each place where
+// which nothing was lost, and the counters count what was: each place where
 // something is missing is out of sequence once, each message that was begun and not
 // ended is dropped once, and what is behind a loss in its message is not taken.
 func TestUCLosses(t *testing.T) {

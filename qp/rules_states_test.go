@@ -274,7 +274,7 @@ func TestIdleResponder(t *testing.T) {
 	require.False(t, r.NextPacket(&out))
 }
 
-// Rule RS-10: a QP without memory reaches nothing, and answers what reaches nothing.
+// Rule RS-10: a QP without memory accesses nothing, and responds to requests that access nothing.
 func TestNoMemory(t *testing.T) {
 	r := receiver(t, base(qp.RC), func(*qp.Attr) {})
 	p := request(bth.WriteOnly, 10)
@@ -314,7 +314,7 @@ func TestCompletionsBounded(t *testing.T) {
 	require.Equal(t, qp.Accepted, r.HandlePacket(p, nil))
 }
 
-// The limit of a SRQ is told once, when fewer are left.
+// The limit of a SRQ is reported once, when fewer are left.
 func TestSRQLimit(t *testing.T) {
 	srq, err := qp.NewSRQ(5, 4)
 	require.NoError(t, err)
@@ -338,7 +338,7 @@ func TestSRQLimit(t *testing.T) {
 	require.False(t, srq.LimitReached(), "3 are no fewer than 3")
 	take()
 	require.True(t, srq.LimitReached())
-	require.False(t, srq.LimitReached(), "told already")
+	require.False(t, srq.LimitReached(), "reported already")
 	srq.Arm(3)
 	require.True(t, srq.LimitReached())
 	srq.Arm(0)

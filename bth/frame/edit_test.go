@@ -14,7 +14,7 @@ import (
 	"github.com/roce-go/roce/psn"
 )
 
-// TestClone: a clone outlives the frame that it was made of, and its views lie where
+// TestClone: a clone outlives the frame that it is a copy of, and its views lie where
 // those of the original do.
 func TestClone(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -274,7 +274,7 @@ func TestRefusals(t *testing.T) {
 		"frame shorter than IP": {frame.IPv4, cut(1), frame.ErrLength},
 		"opcode":                {frame.IPv4, put8(42, 0xff), bth.ErrOpcode},
 		"transport version":     {frame.IPv4, put8(43, 0x31), bth.ErrVersion},
-		// Of several faults the outermost is told.
+		// Of several faults the outermost is reported.
 		"length before opcode":   {frame.IPv4, func(b []byte) []byte { b[42] = 0xff; return put16(udp4+4, 47)(b) }, frame.ErrLength},
 		"port before length":     {frame.IPv4, func(b []byte) []byte { b[udp4+3] ^= 1; return put16(udp4+4, 47)(b) }, frame.ErrNotRoCE},
 		"fragment before length": {frame.IPv4, func(b []byte) []byte { b[ip+6] = 0x20; return put16(udp4+4, 47)(b) }, frame.ErrFragment},
@@ -571,7 +571,7 @@ func TestNames(t *testing.T) {
 }
 
 // A frame whose link was forgotten, or is one that AppendTo makes no header of,
-// does not validate; nor does a GRH without the Ethertype that tells it.
+// does not validate; nor does a GRH without its Ethertype.
 func TestValidateLink(t *testing.T) {
 	f, _ := writeFrame()
 	for link, want := range map[frame.Link]error{

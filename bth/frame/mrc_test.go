@@ -48,11 +48,11 @@ func TestMRCVectors(t *testing.T) {
 			d := frame.Finder{}
 			f := frame.Frame{MRC: new(mrc.Packet)}
 			if v.ID == "M32" {
-				require.ErrorIs(t, d.Decode(frame.RawIP, raw, len(raw), &f), frame.ErrNotRoCE, "told no other port")
+				require.ErrorIs(t, d.Decode(frame.RawIP, raw, len(raw), &f), frame.ErrNotRoCE, "no other port is set")
 				d.UDPPort = 4971
 			}
 			if v.Expected.Error == "trimmed" {
-				require.ErrorIs(t, d.Decode(frame.RawIP, raw, len(raw), &f), frame.ErrLength, "told no DSCP")
+				require.ErrorIs(t, d.Decode(frame.RawIP, raw, len(raw), &f), frame.ErrLength, "no DSCP is set")
 				d.TrimmedDSCP = dscp9
 			}
 			err = d.Decode(frame.RawIP, raw, len(raw), &f)
@@ -164,7 +164,7 @@ func TestMRCTrimmed(t *testing.T) {
 		}
 	}
 
-	// Behind a packet whose end a header tells, there may be padding or an Ethernet FCS.
+	// Behind a packet whose length a header has, there may be padding or an Ethernet FCS.
 	for _, net := range []frame.Net{frame.IPv4, frame.IPv6} {
 		for _, n := range []int{12, 13, 36} { // 12: only a BTH
 			for i := range 4 {
@@ -172,7 +172,7 @@ func TestMRCTrimmed(t *testing.T) {
 				f := frame.Frame{MRC: new(mrc.Packet)}
 				require.NoError(t, frame.Finder{TrimmedDSCP: dscp9}.Decode(frame.Ethernet, b, len(b), &f))
 				want := n
-				if i == 0 { // nothing tells it
+				if i == 0 { // no header has its length
 					want = n + 4
 				}
 				require.Equal(t, want, f.TransportLen, "%v %d", net, i)
@@ -282,7 +282,7 @@ func TestMRCFrames(t *testing.T) {
 // TestMRCValidate: what MRC has no way to send.
 func TestMRCValidate(t *testing.T) {
 	f := frame.Frame{Link: frame.Ethernet, Net: frame.GRH, Src: netip.IPv6Unspecified(), Dst: netip.IPv6Unspecified(), MRC: new(mrc.Packet)}
-	require.NoError(t, f.Validate(), "an MRC packet that is none is not looked at")
+	require.NoError(t, f.Validate(), "an MRC packet with an opcode of no MRC packet is ignored")
 	f.MRC.Opcode = mrc.Probe
 	require.ErrorIs(t, f.Validate(), frame.ErrRange, "MRC is carried by UDP")
 	f.Net = frame.IPv6

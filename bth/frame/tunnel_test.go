@@ -20,7 +20,7 @@ import (
 )
 
 // tunnelled is a frame of testdata/tunnels.pcap, with what tshark 4.0.17 makes
-// of it: tshark was told that port 8472 is VXLAN and which labels are
+// of it: tshark was configured so that port 8472 is VXLAN and which labels are
 // pseudowires, and knows nothing of GRE 0x8949.
 //
 // The outer headers were built with Scapy 2.5, but for those that it does not
@@ -81,7 +81,7 @@ func kindsOf(name string) []frame.TunnelKind {
 		"mirror": frame.Mirror, "mpls": frame.MPLS, "srv6": frame.SRv6}[first]}
 }
 
-// TestTunnels holds all that is told of each frame against tshark.
+// TestTunnels compares all that Find reports of each frame with tshark.
 func TestTunnels(t *testing.T) {
 	for _, x := range loadTunnels(t) {
 		t.Run(x.name, func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestW3Sliced(t *testing.T) {
 	require.EqualValues(t, 100, f.Packet.PSN)
 }
 
-// TestVXLANPorts: VXLAN on another port is found when told.
+// TestVXLANPorts: VXLAN on another port is found where VXLANPorts has it.
 func TestVXLANPorts(t *testing.T) {
 	b := bytes.Clone(loadTunnels(t)[2].b)
 	binary.BigEndian.PutUint16(b[36:], 4444)
@@ -350,7 +350,7 @@ func TestTunnelsRefused(t *testing.T) {
 	require.True(t, frame.Finder{}.IsRoCE(frame.Finder{}.Protocol(frame.Ethernet, append(make([]byte, 12), 0x89, 0x15), 14)))
 }
 
-// TestTunnelDepth: no more than MaxTunnels are looked into.
+// TestTunnelDepth: at most MaxTunnels are decoded.
 func TestTunnelDepth(t *testing.T) {
 	packet := loadTunnels(t)[0].b[38+14:]
 	const most = 4

@@ -189,7 +189,7 @@ func FuzzFrame(f *testing.F) {
 		if parser.DecodeLayers(data, &parsed) != nil || p.ErrorLayer() != nil {
 			return
 		}
-		// gopacket's IPv6 decodes hop-by-hop options itself; NewPacket tells of them
+		// gopacket's IPv6 decodes hop-by-hop options itself; NewPacket reports them
 		// as a layer, its parser does not.
 		types = slices.DeleteFunc(types, func(l gopacket.LayerType) bool { return l == layers.LayerTypeIPv6HopByHop })
 		for i := range parsed {

@@ -277,7 +277,7 @@ func TestSerialize(t *testing.T) {
 	require.Greater(t, n, 1300)
 }
 
-// TestKnownICRC builds the known answer of IPv4 (made with zlib's CRC over a
+// TestKnownICRC builds the known ICRC of IPv4 (computed with zlib's CRC over a
 // masked copy, and with Scapy) with SerializeLayers.
 func TestKnownICRC(t *testing.T) {
 	payload := make([]byte, 1024)

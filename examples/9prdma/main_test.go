@@ -64,7 +64,7 @@ func newServer() *server {
 }
 
 // Clients that vanish leave nothing, one too many is refused, and one that asks and asks
-// and takes no response has no more than its 32 requests under way.
+// and takes no response has at most its 32 requests outstanding.
 func TestClients(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

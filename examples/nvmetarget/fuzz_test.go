@@ -102,7 +102,7 @@ func enabled(t *target) *controller {
 }
 
 // FuzzCapsules: whatever a host sends, each command gets one response that names it, or
-// waits for an event; no more is written to the host than it has room for; nothing is
+// waits for an event; at most as much is written to the host as it has room for; nothing is
 // kept. The first byte chooses the queue, and whether it is connected; the rest are
 // capsules of 64 bytes, with the data of READs behind them.
 func FuzzCapsules(f *testing.F) {

@@ -315,7 +315,7 @@ func (l *lab) disk(t *testing.T, name, ip, faults string) {
 }
 
 // restart kills the target in the middle of writing and starts it again: the host
-// reconnects by itself, and what it was told was written and flushed is there.
+// reconnects by itself, and what completed as written and flushed is there.
 func (l *lab) restart(t *testing.T) {
 	disk := filepath.Join(l.dir, "restart.disk")
 	_ = os.Remove(disk)
@@ -390,7 +390,7 @@ func (l *lab) initiator(t *testing.T) {
 		l.Do(t, "wait job=%d ms=20000", job)
 	})
 	// Where it asks again for READs, rdma_rxe warns of states that it did not expect
-	// (rxe_completer): that is told, and the data are right all the same.
+	// (rxe_completer): that is reported, and the data are right all the same.
 	out := l.sh(t, "dmesg -c")
 	for _, warning := range regexp.MustCompile(`WARNING: .*`).FindAllString(out, -1) {
 		t.Log(warning)

@@ -287,7 +287,7 @@ func TestRefusals(t *testing.T) {
 		_, err := h.Admin(ctx, "test", &c, data, false)
 		return err
 	}
-	// More room than ranges, as Linux has it, is none of it.
+	// More room than ranges, as Linux sends it, is no fault.
 	require.NoError(t, io(nvme.Command{Opcode: nvme.DatasetManagement, NSID: 1, CDW10: [6]uint32{0, 4}}, buf[:4096], true))
 	status(nvme.SGLLengthInvalid, io(nvme.Command{Opcode: nvme.DatasetManagement, NSID: 1, CDW10: [6]uint32{1, 4}}, buf[:16], true))
 	status(nvme.InvalidNamespace, io(nvme.Command{Opcode: nvme.Read, NSID: 2}, buf[:512], false))
@@ -308,7 +308,7 @@ func TestRefusals(t *testing.T) {
 	status(nvme.SequenceError, admin(nvme.Command{Opcode: nvme.Fabrics, NSID: nvme.Connect}, nil))
 	status(nvme.InvalidField, h.SetProperty(ctx, nvme.PropertyCSTS, 1))
 
-	// The error log tells of them, the newest first.
+	// The error log lists them, the newest first.
 	require.NoError(t, admin(nvme.Command{Opcode: nvme.GetLogPage, CDW10: [6]uint32{1 | 31<<16}}, buf[:128]))
 	require.Equal(t, nvme.InvalidField, nvme.Status(uint16(buf[12])|uint16(buf[13])<<8)>>1&0x7ff)
 	require.Equal(t, buf[0]-1, buf[64])
@@ -420,7 +420,7 @@ func TestControllerFails(t *testing.T) {
 	_ = h.Close()
 }
 
-// After a restart the host finds what it had been told was written.
+// After a restart the host finds all of whose writing it had a completion.
 func TestRestart(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "disk")
 	data := bytes.Repeat([]byte("durable "), 8192)
@@ -514,7 +514,7 @@ func small(t *testing.T, before, limit int) {
 	t.Errorf("the heap has grown by %d KiB, want less than %d", grown>>10, limit>>10)
 }
 
-// Hundreds of hosts at once: each finds its own data; the one too many is told that
+// Hundreds of hosts at once: each finds its own data; the one too many gets the error that
 // there are no resources, and gets in when there are; and what they took goes with them.
 func TestManyHosts(t *testing.T) {
 	hosts := 300
@@ -613,7 +613,7 @@ func TestChurn(t *testing.T) {
 		require.Equal(t, data, got)
 	}
 	require.Eventually(t, func() bool { n, q := b.t.count(); return n == 1 && q == 3 }, 30*time.Second, 10*time.Millisecond)
-	if !testing.Short() { // few rounds do not tell a leak from what pools come to keep
+	if !testing.Short() { // few rounds do not distinguish a leak from what pools keep
 		small(t, before, 2<<20)
 	}
 	require.NoError(t, steady.Close())

@@ -47,7 +47,7 @@ func TestPage(t *testing.T) {
 	for i := 1; i < len(order); i++ {
 		require.Less(t, strings.Index(text, order[i-1]), strings.Index(text, order[i]), order[i])
 	}
-	require.Contains(t, text, "<title>sent again, PSN 6636334, frame ") // told by the mouse
+	require.Contains(t, text, "<title>sent again, PSN 6636334, frame ") // shown under the mouse
 	require.Contains(t, text, " without packets</title>")               // cut out
 	require.Equal(t, strings.Count(text, "<svg"), strings.Count(text, "</svg>"))
 	require.Equal(t, strings.Count(text, "<table"), strings.Count(text, "</table>"))
@@ -152,7 +152,7 @@ func TestChromium(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
 	// Through a proxy that does not exist, whatever is fetched from outside fails and is
-	// told on the console.
+	// reported on the console.
 	start := func(args ...string) ([]byte, []byte) {
 		cmd := exec.CommandContext(ctx, browser, append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
 			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",

@@ -224,7 +224,7 @@ func TestWidth(t *testing.T) {
 	require.Equal(t, "  QP       frames goodput\n  "+long+"\n  0x000011 123456    100G\n", b.String())
 }
 
-// What could not be judged is told at once.
+// What could not be judged is reported at once.
 func TestPartly(t *testing.T) {
 	recs, err := capture.ReadFile(captures + "rc-mixed.pcap")
 	require.NoError(t, err)

@@ -121,7 +121,7 @@ func TestMRCJSON(t *testing.T) {
 	require.Equal(t, 1, types["mrc_total"])
 }
 
-// TestMRCVectors: refused vectors of package mrc are told, with the frame that
+// TestMRCVectors: refused vectors of package mrc are reported, with the frame that
 // shows it; frames of RoCE v2 between them are judged as ever.
 func TestMRCVectors(t *testing.T) {
 	b, err := os.ReadFile("../../bth/mrc/testdata/vectors.json")

@@ -439,7 +439,7 @@ func init() {
 }
 
 // Ports that break so much of every exchange that the scripts of other groups cannot be played.
-// What those build on tells which of their statements the port does wrong.
+// What those build on shows which of their statements the port does wrong.
 func init() {
 	twice := func(only func(ff) bool, second func(ff)) func(*memory) {
 		return func(m *memory) {
@@ -603,7 +603,7 @@ func init() {
 				return []ff{f}
 			}
 		}},
-		{name: "WRITEs refused for want of a receive", group: "rnr", make: func(m *memory) {
+		{name: "WRITEs refused for lack of a receive", group: "rnr", make: func(m *memory) {
 			writes := map[psn.PSN]bool{}
 			m.toDUT = func(f ff) []ff {
 				writes[f.Packet.PSN] = f.Packet.Opcode == bth.RCWriteOnly
@@ -775,7 +775,7 @@ func TestAgentDies(t *testing.T) {
 	require.Len(t, served, 2) // asked again
 }
 
-// fakeAgent listens, and does with each connection what it is told; n counts them.
+// fakeAgent listens, and does with each connection what the test sets; n counts them.
 func fakeAgent(t *testing.T, serve func(n int, c net.Conn)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

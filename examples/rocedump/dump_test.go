@@ -424,7 +424,7 @@ func TestNamed(t *testing.T) {
 	_, out, _ = exec(file(0, 2), "-tunnels=false", "-json", "-all", "-")
 	require.Equal(t, "frame: not RoCE: GRE 0x88be (ERSPAN)", objects(t, out)[0].Skipped)
 
-	// VXLAN on another port, not told and told.
+	// VXLAN on another port, without and with the flag.
 	vx := file(2)
 	vx[24+16+36], vx[24+16+37] = 0x11, 0x5c // 4444
 	_, out, errs = exec(vx, "-")

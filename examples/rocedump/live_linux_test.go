@@ -49,7 +49,7 @@ func TestInterface(t *testing.T) {
 	require.NoError(t, err)
 	defer syscall.Close(fd)
 
-	// Nothing tells when the interface begins to be read, so frames are sent until
+	// There is no sign when reading of the interface begins, so frames are sent until
 	// enough of them came out.
 	stop := make(chan struct{})
 	go func() {

@@ -537,7 +537,7 @@ func TestNothingFound(t *testing.T) {
 	require.Contains(t, errs, "no RoCE packet among 7 frames")
 }
 
-// A packet that cannot be decoded still tells whose it is.
+// A packet that cannot be decoded is still shown with its addresses.
 func TestWhose(t *testing.T) {
 	_, out, _ := exec(nil, "../../fuzz/captures/probe-responder.pcap")
 	require.Contains(t, out, "192.0.2.2   > 192.0.2.1   RESERVED_0x1f            qp 0x11 cannot be decoded")

@@ -73,7 +73,7 @@ func (l *lab) testCM(t *testing.T) {
 				}
 				args := fmt.Sprintf("%s -faults loss=%d -wait 80s", c.ours, loss)
 				if loss != 0 && c.tool != "rping -v -V" {
-					// They wait until their DREQ is answered, and send it again after some 5 s.
+					// They wait for the DREP to their DREQ, and send it again after some 5 s.
 					args += " -linger 9s"
 					if strings.Contains(c.tool, " -R") {
 						args += " -linger 20s" // two connections and more
@@ -223,7 +223,7 @@ func (l *lab) testMckey(t *testing.T) {
 			l.results.record(t, c.name, asks)
 			job := l.guest.Do(t, "bg -- mckey -m %s -b %s -C 10 -S 100", c.group, c.theirs).Num("job")
 			var a guest.Answer
-			for range 15 { // nothing tells when it has joined
+			for range 15 { // there is no sign that it has joined
 				require.Contains(t, runProgram(wire, "-cm mckey -n 10 -gid "+c.gid+" "+c.group), "exit 0")
 				if a = l.guest.Do(t, "wait job=%d ms=500", job); a.Words["done"] == "1" {
 					break
@@ -241,7 +241,7 @@ func (l *lab) testMckey(t *testing.T) {
 func (l *lab) testNotThere(t *testing.T) {
 	for _, c := range []struct{ cmd, why string }{
 		{fmt.Sprintf("rdma_xclient -c x -s %s", ourIP4), ""},
-		// It tells LIDs and no GIDs, so that it is for InfiniBand only.
+		// It sends LIDs and no GIDs, so that it is for InfiniBand only.
 		{"qperf & p=$!; sleep 1; qperf 127.0.0.1 -t 1 ud_lat; s=$?; kill $p; exit $s", ""},
 		{fmt.Sprintf("mckey -m ff0e::5:6:7 -s -b %s -C 1", guestIP6), "failure joining"},
 	} {

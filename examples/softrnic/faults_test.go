@@ -66,7 +66,7 @@ func (c *conn) mixed(t *testing.T, role int) {
 		case qp.OpSend, qp.OpSendImm, qp.OpWrite, qp.OpWriteImm, qp.OpRead:
 			for _, size := range sizes {
 				if m.ours == qp.OpRead && size == 0 && role == asks {
-					continue // the driver answers it once: its loss is for ever
+					continue // the driver responds to it once: a lost response is lost for ever
 				}
 				c.exchange(t, m, role, size)
 			}

@@ -99,7 +99,7 @@ func (l *lab) testLink(t *testing.T, k link) {
 						c.exchange(t, m, role, size)
 					})
 					if !ok {
-						break // the connection is of no more use
+						break // the connection is of no use any more
 					}
 				}
 			})
@@ -345,7 +345,7 @@ func (c *conn) untilArrived(t *testing.T, send func()) map[string]string {
 	return c.guest.Poll(t, c.gqp, 1)[0]
 }
 
-// afterUC lets a message through after one whose arrival nothing tells.
+// afterUC sends a message after one whose arrival nothing confirms.
 func (c *conn) afterUC(t *testing.T) {
 	c.guest.Do(t, "recv qp=%d mr=%d off=%d len=0", c.gqp, c.mr, memSize-4096)
 	c.post(t, qp.SendWR{ID: 7, Op: qp.OpSend})

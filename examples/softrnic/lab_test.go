@@ -61,7 +61,7 @@ type lab struct {
 	pd    qp.PD
 	ports [2]int // of the segment: ours, the guest's
 	tcp   int    // here, for the guest's 18515
-	gid   string // the guest's index, where a tool wants GID
+	gid   string // the guest's index, where a tool needs it
 
 	mem  []byte // what the guest reaches
 	rkey uint32
@@ -172,7 +172,7 @@ func isRoCE(b []byte) bool {
 }
 
 // pass returns what becomes of a frame. A frame held back comes after the next
-// one; that it waits for ever when there is none is a loss.
+// one; that it waits for ever without one counts as a loss.
 func (f *faulty) pass(out bool, b []byte) [][]byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -468,10 +468,10 @@ Known of the driver:
 
 - Its ICRC of a FLUSH counts the packet from the BTH on twice, so that only itself
   takes it. For this test FLUSHes are translated on our side of the wire.
-- It answers a SEND longer than the receive with a NAK remote operational error,
+- It responds to a SEND longer than the receive with a NAK remote operational error,
   where the specification says invalid request.
-- It does not answer a READ of no bytes that it has answered before. Where the
-  answer was lost, the READ never completes.
+- It does not respond to a READ of no bytes a second time. Where the first response was
+  lost, the READ never completes.
 - It has no XRC, so that rdma_xserver and rdma_xclient are tried with RC, and the kernel
   joins no IPv6 multicast group for RDMA-CM: mckey is tried with IPv4.
 - Its queue pairs do not survive a change of their own hardware address: ours follows to
@@ -507,7 +507,7 @@ func (r *results) lines() string {
 		cells[key] = c
 	}
 	var b strings.Builder
-	b.WriteString("| operation | ours asks, Linux answers | Linux asks, ours answers |\n|---|---|---|\n")
+	b.WriteString("| operation | ours requests, Linux responds | Linux requests, ours responds |\n|---|---|---|\n")
 	sort.SliceStable(keys, func(i, j int) bool { return group(keys[i]) < group(keys[j]) })
 	for _, k := range keys {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", k, cells[k][asks], cells[k][answers])
@@ -525,7 +525,7 @@ func group(key string) int {
 	return 3
 }
 
-// versions returns what the guest was made of.
+// versions returns the versions of what is in the guest.
 func versions() string {
 	b, _ := os.ReadFile(os.ExpandEnv("${HOME}/.cache/roce-interop/versions"))
 	if dir := os.Getenv("ROCE_INTEROP_CACHE"); dir != "" {

@@ -110,7 +110,7 @@ func TestAgainstItself(t *testing.T) {
 					wire = [2]string{"-segment " + a + "," + b, "-segment " + b + "," + a + " -mac 52:54:00:00:00:02 -ip 192.0.2.2,2001:db8::2"}
 				}
 				if strings.HasPrefix(what, "-qperf") && name != "udp" {
-					t.Skip("its TCP wants the port's address to be the host's")
+					t.Skip("its TCP needs the port's address on the host")
 				}
 				port := 21000 + os.Getpid()%100*100 + int(lastPort.Add(1))%100
 				server, client := "", " 127.0.0.1"
@@ -232,7 +232,7 @@ func TestMarks(t *testing.T) {
 			}
 			var f frame.Frame
 			switch {
-			case n >= 46 && string(buf[16:18]) == "\x08\x06" && !asked: // 192.0.2.2 answers
+			case n >= 46 && string(buf[16:18]) == "\x08\x06" && !asked: // 192.0.2.2 responds
 				asked = true
 				r := append(append([]byte{}, buf[6:12]...), 2, 0, 0, 0, 0, 2)
 				r = append(r, buf[12:24]...)

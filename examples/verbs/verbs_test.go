@@ -203,7 +203,7 @@ func TestUnprivileged(t *testing.T) {
 	require.NoError(t, s.Wait())
 }
 
-// An address that is in use, and one that this host has not, are told of in words that
+// An address that is in use, and one that this host has not, give errors in words that
 // say what to do.
 func TestOpenErrors(t *testing.T) {
 	need(t, "ibv_devinfo")

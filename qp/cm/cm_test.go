@@ -236,7 +236,7 @@ func TestCaptures(t *testing.T) {
 	t.Logf("%d fields of the dissector compared", fields)
 }
 
-// tshark does not dissect SIDR. The answers are in the rest of the capture: IP
+// tshark does not dissect SIDR. The expected values are in the rest of the capture: IP
 // header of frame 10, and frames 12 to 15 (destination QP, Q_Key, as tshark
 // shows them); 7174 is udaddy's port.
 func TestCapturedSIDR(t *testing.T) {

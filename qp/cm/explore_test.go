@@ -47,12 +47,12 @@ type xStage uint8
 const (
 	xNone xStage = iota
 	xAsked
-	xOffered  // a REQ or SIDR_REQ is to be answered
+	xOffered  // a REQ or SIDR_REQ needs a response
 	xAccepted // waits for EventEstablished
-	xReplied  // a REP is to be answered
+	xReplied  // a REP needs a response
 	xReady    // established, for its owner
 	xEnding   // Disconnect was called
-	xDown     // a DREQ is to be answered
+	xDown     // a DREQ needs a response
 	xOver     // only the last event is to come
 )
 
@@ -66,7 +66,7 @@ type xCall struct {
 	psn, from uint32 // starting PSNs
 	took      bool   // Accept was called
 	ready     bool   // Ready was called
-	learned   bool   // an event said that the connection is not, or no more
+	learned   bool   // an event reported that the connection does not exist, or ended
 	last      bool
 }
 
@@ -269,7 +269,7 @@ func (s *xScenario) apply(w *xWorld, m explore.Move) error {
 		c.stage = xOver
 		e.done++
 		if c.sidr {
-			c.last = true // it hears no more
+			c.last = true // it gets no more events
 			err = s.answered(e.m.ReplySIDR(c.id, &SIDRReply{Status: SIDRRejected}))
 		} else {
 			err = s.allowed(c, e.m.Reject(c.id, ReasonConsumer, nil, nil))
@@ -353,7 +353,7 @@ func (s *xScenario) tick(w *xWorld) error {
 		e := &w.ends[i]
 		for k := range e.m.calls {
 			if c := &e.m.calls[k]; c.mail.pending&(1<<EventRequest|1<<EventReply|1<<EventSIDRRequest) != 0 {
-				w.hurt = true // its owner has not even heard of what it is to answer
+				w.hurt = true // its owner has not yet got the event that it is to respond to
 			}
 		}
 		for k := range e.calls[:e.n] {
@@ -405,7 +405,7 @@ func (s *xScenario) connect(w *xWorld, i int) error {
 
 func (e *xEnd) add() *xCall {
 	for k := range e.calls[:e.n] {
-		if c := &e.calls[k]; c.sidr && c.last { // a SIDR_REQ that was answered may come again
+		if c := &e.calls[k]; c.sidr && c.last { // a SIDR_REQ that had its SIDR_REP may be received again
 			*c = xCall{}
 			return c
 		}
@@ -436,7 +436,7 @@ func (s *xScenario) answered(err error) error {
 	return err
 }
 
-// accept does what goes on with a call: answers a REQ, a SIDR_REQ or a REP.
+// accept takes a call one step further: it responds to a REQ, a SIDR_REQ or a REP.
 func (s *xScenario) accept(w *xWorld, i int, c *xCall) error {
 	e := &w.ends[i]
 	e.done++
@@ -602,7 +602,7 @@ func (s *xScenario) finish(w *xWorld) error {
 	return nil
 }
 
-// settle makes every move that is no fault until there is none.
+// settle makes all moves that are no faults, until none is left.
 func (s *xScenario) settle(w *xWorld) error {
 	var can []explore.Move
 	for range 400 {

@@ -323,7 +323,7 @@ func TestMachineAckTimeout(t *testing.T) {
 	}
 }
 
-// Rule CM-18: every status, and who is told of what.
+// Rule CM-18: every status, and the events at both ends.
 func TestMachineSIDR(t *testing.T) {
 	for st := cm.SIDRValid; st <= cm.SIDRUnsupportedVersion; st++ {
 		w := newWorld(t)
@@ -351,7 +351,7 @@ func TestMachineSIDR(t *testing.T) {
 	require.Equal(t, cm.SIDRUnsupportedService, w.a.event(cm.EventSIDRReply).Status)
 	w.over()
 
-	// An owner that never answers keeps nothing.
+	// An owner that never responds keeps no call busy.
 	w = newWorld(t)
 	w.b.on = nil
 	_, err = w.a.m.ResolveSIDR(w.now, request())
@@ -615,7 +615,7 @@ func TestMachineCaptured(t *testing.T) {
 		require.Equal(t, clear(find(t, c.file, c.drep), 24, 28), clear(drep, 24, 28), "DREP")
 	}
 
-	// A REQ that nobody wants.
+	// A REQ for which nobody listens.
 	m, err := cm.NewMachine(cm.Config{})
 	require.NoError(t, err)
 	m.HandleMAD(start, cm.Address{Local: addrB, Remote: addrA}, find(t, "cm-reject", "9"))

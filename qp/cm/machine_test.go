@@ -24,8 +24,8 @@ type tb interface {
 	Fatalf(format string, args ...any)
 }
 
-// side is a machine with its owner: it answers what the script says, and keeps
-// what it was told.
+// side is a machine with its owner, who responds as the script says, and keeps the
+// events.
 type side struct {
 	t      tb
 	name   string
@@ -36,7 +36,7 @@ type side struct {
 	all    []cm.Event
 	last   map[uint32]int // last events of a call
 	ids    []uint32       // calls in the order in which they were heard of
-	// on answers an event; nil does nothing.
+	// on responds to an event; nil does nothing.
 	on func(s *side, e *cm.Event)
 }
 
@@ -284,7 +284,7 @@ func TestMachineCall(t *testing.T) {
 	w.over()
 }
 
-// Rules CM-1 and CM-3: what is not answered is sent 16 times, then refused.
+// Rules CM-1 and CM-3: what has no response is sent 16 times, then refused.
 func TestMachineTimes(t *testing.T) {
 	lost := func(*side, cm.AttributeID, int) (int, time.Duration) { return 0, 0 }
 	for _, c := range []struct {
@@ -425,7 +425,7 @@ func TestMachineMRA(t *testing.T) {
 		require.Equal(t, []string{"request", "established"}, w.b.events)
 		w.over()
 	})
-	t.Run("an owner that never answers", func(t *testing.T) {
+	t.Run("an owner that never responds", func(t *testing.T) {
 		w := newWorld(t)
 		w.b.on = nil
 		w.a.m.Connect(w.now, request())
@@ -505,7 +505,7 @@ func TestMachineReject(t *testing.T) {
 		require.Equal(t, cm.RejectedREP, w.b.event(cm.EventRejected).Rejected)
 		w.over()
 	})
-	t.Run("given up before the answer", func(t *testing.T) {
+	t.Run("given up before the response", func(t *testing.T) {
 		w := newWorld(t)
 		w.b.on = nil
 		id, _ := w.a.m.Connect(w.now, request())

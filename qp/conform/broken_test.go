@@ -336,7 +336,7 @@ var brokenPorts = []broken{
 			return []ff{f, g}
 		}
 	}},
-	{name: "READs are not answered", end: 1, want: conform.ReadUnanswered, make: func(w *wire) {
+	{name: "READs get no response", end: 1, want: conform.ReadUnanswered, make: func(w *wire) {
 		w.out[1] = func(f ff) []ff {
 			if f.Packet.Opcode.ReadResponse() {
 				return nil
@@ -385,7 +385,7 @@ var brokenPorts = []broken{
 	{name: "CNPs with data", end: 1, want: conform.CNPPayload, make: cnps(func(f ff) { f.Packet.Payload[0] = 1 }, 1)},
 	{name: "CNPs with PSNs", end: 1, want: conform.CNPFields, make: cnps(func(f ff) { f.Packet.PSN = 9 }, 1)},
 	{name: "CNPs without BECN", end: 1, want: conform.CNPWithoutBECN, make: cnps(func(f ff) { f.Packet.BECN = false }, 1)},
-	{name: "answers after a fatal NAK", end: 1, want: conform.DeadAnswers, make: func(w *wire) {
+	{name: "responses after a fatal NAK", end: 1, want: conform.DeadAnswers, make: func(w *wire) {
 		n := 0
 		w.out[1] = func(f ff) []ff {
 			if isKind(aeth.Ack)(f) {
@@ -449,7 +449,7 @@ var brokenPorts = []broken{
 	}, set: func(_ int, c *softnic.QPConfig, _ *qp.Attr) { c.AckEvery = 64 }},
 }
 
-// untold are those that are not told yet on every seed.
+// untold are those that are not reported yet on every seed.
 var untold = map[string]bool{}
 
 // reply makes an acknowledgement of f by its receiver.
@@ -506,7 +506,7 @@ func breakPort(tb testing.TB, b *broken, seed uint64) []rec {
 	return w.tape
 }
 
-// TestBrokenPorts: a port that breaks a rule all the time is told by rule and end,
+// TestBrokenPorts: a port that breaks a rule all the time is reported by rule and end,
 // and the other end is not accused, in networks with and without loss; nor with
 // 1 % of the capture missing.
 func TestBrokenPorts(t *testing.T) {
@@ -519,7 +519,7 @@ func TestBrokenPorts(t *testing.T) {
 		b := &brokenPorts[i]
 		t.Run(b.name, func(t *testing.T) {
 			if untold[b.name] {
-				t.Skip("not told yet")
+				t.Skip("not reported yet")
 			}
 			for seed := range seeds {
 				tape := breakPort(t, b, seed)
@@ -570,7 +570,7 @@ func TestBrokenPorts(t *testing.T) {
 							continue
 						}
 						line := fmt.Sprint(table(all))
-						t.Errorf("seed %d missing %v: %v not told; not judged:%s\n%s", seed, missing, b.want, listed, line[:min(len(line), 200)])
+						t.Errorf("seed %d missing %v: %v not reported; not judged:%s\n%s", seed, missing, b.want, listed, line[:min(len(line), 200)])
 					}
 				}
 			}
@@ -594,7 +594,7 @@ func TestSoundPorts(t *testing.T) {
 }
 
 // TestCutPorts: of packets that the capture has without their ICRC, one may be damaged, and
-// accuses nobody; what a port does in each of them is told.
+// accuses nobody; what a port does in each of them is reported.
 func TestCutPorts(t *testing.T) {
 	i := slices.IndexFunc(brokenPorts, func(b broken) bool { return b.name == "transport version 1 in WRITEs" })
 	cut := snap(breakPort(t, &brokenPorts[i], 0), 80)
@@ -621,7 +621,7 @@ func TestCutPorts(t *testing.T) {
 	})
 	require.Equal(t, uint64(2), left)
 
-	// What is reported once a flow is told there, too.
+	// What is reported once a flow is reported there, too.
 	recs = snap(rebuilt(breakPort(t, &sound, 0), func(_ int, f *frame.Frame) { f.DF = false }), 80)
 	_, all = watch(t, conform.Config{}, recs)
 	require.Equal(t, map[conform.Check]int{conform.IPv4NoDF: 2}, breaches(all))

@@ -375,7 +375,7 @@ func TestFieldPauses(t *testing.T) {
 	require.EqualValues(t, 4, by[frame.MAC{}])
 }
 
-// Tunnels are looked into. Without, there is nothing to judge, which is told.
+// Tunnels are decoded. Without that there is nothing to judge, which is reported.
 func TestFieldTunnels(t *testing.T) {
 	for name, s := range map[string]string{
 		"erspan I":  "02000000000202000000000108004500007200004000402fe5f2c6336401c6336402000088be02000000000202000000000108004502004c000040004011b69bc0000201c0000202c00112b7003800000a00ffff000000128000006400000000000010000000007700000010000102030405060708090a0b0c0d0e0fb0a45b6f",
@@ -397,7 +397,7 @@ func TestFieldTunnels(t *testing.T) {
 	require.Equal(t, 1, seen)
 }
 
-// Marks of congestion that nobody answers are a note: a mirror port may not have
+// Marks of congestion without a CNP are a note: a mirror port may not have
 // the CNPs. Rule CA17-44.
 func TestFieldMarks(t *testing.T) {
 	k := newTalk()

@@ -26,7 +26,7 @@ type way struct {
 	name string
 	make func(recs []rec) []rec
 	// same: all counts are as in the original. Else only that there is no breach,
-	// and that something is told as not judged where tellNot is set.
+	// and that something is reported as not judged where tellNot is set.
 	same    bool
 	tellNot bool
 	noIDs   bool // the original is one without IPv4 identifications, too
@@ -281,7 +281,7 @@ func TestWays(t *testing.T) {
 					continue // another capture has its turn
 				}
 				if strings.HasPrefix(name, "probe") && (strings.Contains(v.name, "missing") || strings.Contains(v.name, "hour")) {
-					continue // too little is left to tell what is wrong on purpose
+					continue // too little is left to see what is wrong on purpose
 				}
 				got := v.make(recs)
 				if len(got) == 0 {
@@ -299,7 +299,7 @@ func TestWays(t *testing.T) {
 				if v.tellNot && w0.RoCEFrames() > 1 && w.RoCEFrames() > 1 && strings.HasPrefix(name, "rc-") {
 					n := uint64(0)
 					w.NotJudged(func(_ conform.Rule, _ conform.Reason, k uint64) bool { n += k; return true })
-					require.Positive(t, n, "%s: nothing is told as not judged", v.name)
+					require.Positive(t, n, "%s: nothing is reported as not judged", v.name)
 				}
 			}
 		})

@@ -59,7 +59,7 @@ func TestMetrics(t *testing.T) {
 
 // The latencies of a capture, taken by hand from tshark's relative times: rc-mixed
 // has 14 messages; the first SEND was acknowledged 7003 us after its last packet
-// and 8781 us after its first, and the last atomic was answered after 346 us.
+// and 8781 us after its first, and the response to the last ATOMIC came after 346 us.
 func TestLatency(t *testing.T) {
 	w, _ := watch(t, conform.Config{}, load(t, "rc-mixed"))
 	h := w.Latency()

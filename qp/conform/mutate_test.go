@@ -51,7 +51,7 @@ var faults = []fault{
 	{"reserved byte of DETH", "ud", conform.ReservedExt, set(17, func(f ff) { f.Packet.DETH.Resv8 = 1 })},
 	{"P_Key 0", "rc-mixed", conform.PKeyZero, set(17, func(f ff) { f.Packet.PKey = 0x8000 })},
 	{"another partition", "rc-mixed", conform.PKeyMismatch, set(17, func(f ff) { f.Packet.PKey = 0x8001 })},
-	{"another partition in an answer", "rc-mixed", conform.PKeyMismatch, set(20, func(f ff) { f.Packet.PKey = 0x1234 })},
+	{"another partition in a response", "rc-mixed", conform.PKeyMismatch, set(20, func(f ff) { f.Packet.PKey = 0x1234 })},
 	{"another partition, UD", "ud", conform.PKeyMismatch, set(11, func(f ff) { f.Packet.PKey = 0x8001 })},
 	{"limited members at both ends", "rc-mixed", conform.PKeyMismatch, func(tp *tape) {
 		tp.all(func(n int, f ff) bool { f.Packet.PKey = 0x7fff; return n >= 9 })
@@ -150,7 +150,7 @@ var faults = []fault{
 	{"First with all of the DMA length", "rc-mixed", conform.DMALengthFirst, set(29, func(f ff) { f.Packet.RETH.DMALen = 1024 })},
 	{"First with all of the DMA length, UC", "uc", conform.DMALengthFirst, set(33, func(f ff) { f.Packet.RETH.DMALen = 1000 })},
 
-	// Answers.
+	// Responses.
 	{"the same NAK again", "rc-loss-request-ingress", conform.NakRepeated, func(tp *tape) { tp.again(20, 20, 100*us) }},
 	{"NAK of what was acknowledged", "rc-mixed", conform.NakAcknowledged, func(tp *tape) {
 		tp.insert(20, us, func(f ff) { f.Packet.AETH.Syndrome = aeth.NakSyndrome(0); f.Packet.PSN = f.Packet.PSN.Add(-1) })
@@ -162,15 +162,15 @@ var faults = []fault{
 	{"MSN too low", "rc-mixed", conform.MSNWrong, set(24, func(f ff) { f.Packet.AETH.MSN-- })},
 	{"MSN of a READ response", "rc-mixed", conform.MSNWrong, set(44, func(f ff) { f.Packet.AETH.MSN = 0 })},
 	{"MSN of an atomic acknowledgement", "rc-mixed", conform.MSNWrong, set(54, func(f ff) { f.Packet.AETH.MSN += 3 })},
-	{"READ answered by an acknowledgement", "rc-mixed", conform.AckOfRead, func(tp *tape) {
+	{"READ gets an acknowledgement", "rc-mixed", conform.AckOfRead, func(tp *tape) {
 		tp.edit(42, func(f ff) { f.Packet.Opcode = bth.RCAcknowledge; f.Packet.SetPayload(nil) }).drop(43, 44)
 	}},
-	{"atomic answered by an acknowledgement", "rc-mixed", conform.AckOfRead, set(52, func(f ff) { f.Packet.Opcode = bth.RCAcknowledge })},
+	{"ATOMIC gets an acknowledgement", "rc-mixed", conform.AckOfRead, set(52, func(f ff) { f.Packet.Opcode = bth.RCAcknowledge })},
 	{"acknowledgement with an older PSN", "rc-burst", conform.AckBehind, set(74, func(f ff) { f.Packet.PSN = f.Packet.PSN.Add(-3) })},
-	{"SEND answered with READ data", "rc-mixed", conform.ReadOutside, set(20, func(f ff) { f.Packet.Opcode = bth.RCReadResponseOnly })},
-	{"atomic answered with READ data", "rc-mixed", conform.ReadOutside, set(52, func(f ff) { f.Packet.Opcode = bth.RCReadResponseOnly; payload(f, 8) })},
-	{"SEND answered by an atomic acknowledgement", "rc-mixed", conform.AtomicOutside, set(20, func(f ff) { f.Packet.Opcode = bth.RCAtomicAcknowledge })},
-	{"READ answered by an atomic acknowledgement", "rc-mixed", conform.AtomicOutside, func(tp *tape) {
+	{"SEND gets READ data", "rc-mixed", conform.ReadOutside, set(20, func(f ff) { f.Packet.Opcode = bth.RCReadResponseOnly })},
+	{"ATOMIC gets READ data", "rc-mixed", conform.ReadOutside, set(52, func(f ff) { f.Packet.Opcode = bth.RCReadResponseOnly; payload(f, 8) })},
+	{"SEND gets an atomic acknowledgement", "rc-mixed", conform.AtomicOutside, set(20, func(f ff) { f.Packet.Opcode = bth.RCAtomicAcknowledge })},
+	{"READ gets an atomic acknowledgement", "rc-mixed", conform.AtomicOutside, func(tp *tape) {
 		tp.edit(46, func(f ff) { f.Packet.Opcode = bth.RCAtomicAcknowledge; f.Packet.SetPayload(nil) })
 	}},
 	{"READ response Middle first", "rc-mixed", conform.ReadOpcode, set(46, func(f ff) { f.Packet.Opcode = bth.RCReadResponseMiddle })},
@@ -179,11 +179,11 @@ var faults = []fault{
 	{"short READ response Middle", "rc-mixed", conform.ReadSize, set(47, func(f ff) { payload(f, 1000) })},
 	{"long READ response Last", "rc-mixed", conform.ReadSize, set(48, func(f ff) { payload(f, 956) })},
 	{"short READ response Only", "rc-read", conform.ReadSize, set(20, func(f ff) { payload(f, 60) })},
-	{"answer after an error NAK", "rc-mixed", conform.DeadAnswers, func(tp *tape) {
+	{"response after an error NAK", "rc-mixed", conform.DeadAnswers, func(tp *tape) {
 		tp.edit(36, func(f ff) { f.Packet.AETH.Syndrome = aeth.NakSyndrome(2); f.Packet.AETH.MSN-- }).
 			drop(41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56)
 	}},
-	{"atomic answered twice differently", "rc-loss-atomic", conform.AtomicTwice, set(14, func(f ff) { f.Packet.AtomicAckETH.Orig++ })},
+	{"two responses to one ATOMIC differ", "rc-loss-atomic", conform.AtomicTwice, set(14, func(f ff) { f.Packet.AtomicAckETH.Orig++ })},
 
 	// Other services.
 	{"AckReq on UC", "uc", conform.UnreliableAckReq, set(26, func(f ff) { f.Packet.AckReq = true })},
@@ -257,7 +257,7 @@ var faults = []fault{
 	}},
 }
 
-// cnp makes a CNP of an answer, and applies f.
+// cnp makes a CNP of a response, and applies f.
 func cnp(f func(ff)) func(ff) {
 	return func(x ff) {
 		p := &x.Packet
@@ -374,8 +374,8 @@ var silent = []struct {
 	name, capture, why string
 	make               func(*tape)
 }{
-	{"AckReq never answered", "rc-mixed", "a peer that is gone, and a cable that was pulled, look the same", func(tp *tape) { tp.recs = tp.recs[:55] }},
-	{"READ never answered", "rc-mixed", "the capture may have lost the responses", func(tp *tape) { tp.drop(42, 43, 44) }},
+	{"AckReq without a response", "rc-mixed", "a peer that is gone, and a cable that was pulled, look the same", func(tp *tape) { tp.recs = tp.recs[:55] }},
+	{"READ without a response", "rc-mixed", "the capture may have lost the responses", func(tp *tape) { tp.drop(42, 43, 44) }},
 	{"two responses swapped", "rc-mixed", "the network may have done that", func(tp *tape) { tp.move(50, 52, 100*us) }},
 	{"READ response behind the next", "rc-mixed", "the network may have done that", func(tp *tape) { tp.move(44, 48, 100*us) }},
 	{"a NAK without a gap, once", "rc-mixed", "the capture may have lost the packet that came first", func(tp *tape) {
@@ -398,7 +398,7 @@ func TestSilent(t *testing.T) {
 		_, all := watch(t, conform.Config{}, tp.recs)
 		require.Empty(t, breaches(all), "%s (%s): %v", m.name, m.why, table(all))
 	}
-	// Those that a capture does show are told, all of them: see TestFaults.
+	// Those that a capture does show are reported, all of them: see TestFaults.
 	require.GreaterOrEqual(t, len(faults), 120)
 }
 

@@ -102,7 +102,7 @@ func (tp *tape) delay(n int, d time.Duration) *tape {
 	return tp
 }
 
-// insert puts a new frame after frame at, made of it by f.
+// insert puts a new frame after frame at: a copy changed by f.
 func (tp *tape) insert(at int, d time.Duration, f func(*frame.Frame)) *tape {
 	return tp.again(at, at, d).edit(at+1, f)
 }

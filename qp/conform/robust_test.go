@@ -95,7 +95,7 @@ func TestSpoilt(t *testing.T) {
 			}
 			for _, percent := range []int{1, 5, 10} {
 				if strings.HasPrefix(name, "probe") && percent > 1 {
-					break // too little is left to tell what is wrong on purpose
+					break // too little is left to see what is wrong on purpose
 				}
 				for seed := range uint64(seeds) {
 					rng := rand.New(rand.NewPCG(seed, 7))

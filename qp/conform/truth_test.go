@@ -336,7 +336,7 @@ func managed(calls []call, a, b []rec) (setup, end []rec) {
 	return setup, end
 }
 
-// interfaces is what one program captures at two places at once, and tells apart.
+// interfaces is what one program captures at two places at once and marks as such.
 func interfaces(a, b []rec) (p tap) {
 	for len(a)+len(b) > 0 {
 		if len(b) == 0 || len(a) > 0 && !b[0].ts.Before(a[0].ts) {

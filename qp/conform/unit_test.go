@@ -121,7 +121,7 @@ func TestOther(t *testing.T) {
 	var f conform.Finding
 	require.False(t, w.NextFinding(&f))
 	require.EqualValues(t, 10, w.Frames())
-	// Later fragments cannot be told from those of other datagrams.
+	// Later fragments cannot be distinguished from those of other datagrams.
 	late := append([]byte(nil), good...)
 	late[20], late[21] = 0, 9
 	w.HandleFrame(time.Unix(1, 0), frame.Ethernet, late, len(late))

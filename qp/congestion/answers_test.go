@@ -130,7 +130,7 @@ func TestHPCCBeyondTheLimit(t *testing.T) {
 }
 
 // Eight flows that begin together at line rate have a window of 13 us each: their
-// queue is never more than those windows, and 400 us later there is none, with the
+// queue is never longer than those windows, and 400 us later it is empty, with the
 // link at eta C. It takes several round trips rather than one, since Rc is stored once
 // a round trip, and that is long while the queue is.
 func TestHPCCIncast(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 func TestHopLayout(t *testing.T) {
 	// 100 Gb/s: code 2, m 4. 51,200 bytes are 100 units of 512, 3,200 are 10 of 320.
 	require.Equal(t, congestion.Hop(10<<47|100<<27|1000<<3|2), congestion.NewHop(100e9, 1000, 51_200, 3_200))
-	// 25 Gb/s: code 0, m 1; time and bytes come round, the queue stays at its most.
+	// 25 Gb/s: code 0, m 1; time and bytes wrap, the queue stays at its maximum.
 	require.Equal(t, congestion.Hop((1<<17-1)<<47|5<<27|7<<3), congestion.NewHop(25e9, 1<<24+7, 128<<20+5*128, 1<<40))
 }
 

@@ -111,7 +111,7 @@ func reqFrame(t testing.TB, mac frame.MAC, from, to netip.Addr, n uint32) []byte
 	return f.AppendTo(nil)
 }
 
-// Floods of requests for connections, of datagrams to QP 1 that are none, of packets with
+// Floods of requests for connections, of malformed datagrams to QP 1, of packets with
 // wrong keys and of packets to queue pairs that are not there: a connection that stands
 // loses nothing and has its data right. What a flood costs is BenchmarkFlood's.
 func TestFloods(t *testing.T) {
@@ -148,7 +148,7 @@ func TestFloods(t *testing.T) {
 	}
 }
 
-// floods are sources of frames to an endpoint that nobody wants.
+// floods are sources of unwanted frames to an endpoint.
 var floods = map[string]func(t testing.TB, e *endpoint.Endpoint, c *endpoint.Conn) func() []byte{
 	"REQs": func(t testing.TB, e *endpoint.Endpoint, _ *endpoint.Conn) func() []byte { return flood(t, e) },
 	"QP 1": func(t testing.TB, e *endpoint.Endpoint, _ *endpoint.Conn) func() []byte {

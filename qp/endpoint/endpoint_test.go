@@ -803,7 +803,7 @@ func TestSoak(t *testing.T) {
 					}
 					if err != nil {
 						// A client that has its echo may leave before we have its acknowledgement. One
-						// that waits for it tells.
+						// that waits for the echo reports an error.
 						c.Close()
 						return
 					}
@@ -870,7 +870,7 @@ func TestSoak(t *testing.T) {
 }
 
 // A connection of an endpoint with itself: requests complete without anything that the
-// wire brings, and not from within Post, whose caller may hold a lock that done wants.
+// wire brings, and not from within Post, whose caller may hold a lock that done takes.
 func TestToItself(t *testing.T) {
 	a, _ := two(t, "memory", endpoint.Config{})
 	x, _ := joined(t, a, a, nil)

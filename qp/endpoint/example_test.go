@@ -77,7 +77,7 @@ func ExampleEndpoint_Listen() {
 	// Output: "hello" <nil>
 }
 
-// Memory that the peer may reach: register it, and tell the peer where it is.
+// Memory that the peer may reach: register it, and send the peer its key and address.
 func ExampleEndpoint_Register() {
 	_, b := ends()
 	defer b.Close()
@@ -104,7 +104,7 @@ func ExampleConn_WriteRemote() {
 		fmt.Println(err)
 		return
 	}
-	remote := mr.Remote() // told by a message, as a rule
+	remote := mr.Remote() // a peer sends it in a message
 	if err := c.WriteRemote(ctx, remote.At(100), []byte("hello")); err != nil {
 		fmt.Println(err)
 	}

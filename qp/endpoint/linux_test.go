@@ -412,7 +412,7 @@ func BenchmarkFlood(b *testing.B) {
 
 // Datagrams that the kernel takes apart: what one wire sends the other takes, over IPv4
 // and IPv6, with lengths that do and do not fill a packet; and the
-// identifications that the ICRCs tell of say that the kernel took some apart.
+// identifications that the ICRCs reveal show that the kernel split some.
 func TestJoined(t *testing.T) {
 	v6 := fmt.Sprintf("fd77::%x:", os.Getpid()&0xffff) // another run of this test may be under way
 	for _, hosts := range [][2]string{{host(3), host(4)}, {v6 + "1", v6 + "2"}} {

@@ -231,7 +231,7 @@ func manyQPs(t testing.TB, n, others int, p congestion.Controller) (*lab.Fabric,
 
 // 100,000 queue pairs of one host pass traffic, and one that is
 // idle takes at most 1 KiB beyond its rings. In bytes: qp.QP 1000, with the rings of
-// one send, receive, completion, READ and answer some 450 more.
+// one send, receive, completion, READ and response some 450 more.
 func TestHundredThousandQPs(t *testing.T) {
 	n := 100_000
 	if testing.Short() {

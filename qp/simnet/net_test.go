@@ -165,7 +165,7 @@ func telemetry(t *testing.T, carry simnet.Carry) {
 	}
 }
 
-// Behind the last record that there is room for, a packet grows no more, whatever
+// Behind the last record that there is room for, a packet does not grow, whatever
 // networks carry.
 func TestTelemetryBeyondMaxHops(t *testing.T) {
 	run := func(carry simnet.Carry) uint64 {

@@ -266,7 +266,7 @@ func TestStrangers(t *testing.T) {
 		require.Equal(t, before+1, x.count(p.Counters()), name)
 		require.Empty(t, drain(p, start), name)
 	}
-	// RoCE v1 to an address that speaks v2.
+	// RoCE v1 to an address of RoCE v2.
 	f := request(q)
 	f.Net, f.Src, f.Dst = frame.GRH, netip.AddrFrom16(f.Src.As16()), netip.AddrFrom16(f.Dst.As16())
 	require.Equal(t, softnic.WrongAddress, p.HandleFrame(start, f.AppendTo(nil)))
@@ -277,7 +277,7 @@ func TestStrangers(t *testing.T) {
 	require.Zero(t, q.Counters().RxPackets)
 }
 
-// TestCNPs: marked packets are answered, paced, and a CNP lowers the rate.
+// TestCNPs: marked packets cause CNPs, at a limited rate, and a CNP lowers the rate.
 func TestCNPs(t *testing.T) {
 	params := cnp.Paper()
 	p := onePort(t, 1, softnic.Config{Control: cnp.Controller(params), LineRate: 10e9, ECT: true}, "192.0.2.1")
@@ -573,7 +573,7 @@ func TestCQ(t *testing.T) {
 }
 
 // TestResults: each fate of a frame has a name and a counter, whether the port decodes
-// it or is told.
+// it or its caller counts it.
 func TestResults(t *testing.T) {
 	names := []string{"delivered", "answered", "not RoCE", "malformed", "bad ICRC", "wrong address", "no QP", "7"}
 	for r, name := range names {
@@ -619,7 +619,7 @@ func TestResults(t *testing.T) {
 	require.Equal(t, want, p.Counters())
 }
 
-// TestTimePassesWithFrames: what arrives tells the port how late it is, so that what it
+// TestTimePassesWithFrames: the time of what arrives is the time of the port, so that what it
 // learns then ages from then on.
 func TestTimePassesWithFrames(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{NeighborAge: time.Minute}, "192.0.2.1")

@@ -182,7 +182,7 @@ func TestCallConnect(t *testing.T) {
 	}
 }
 
-// A request that nobody wants is refused, with and without a machine; so are calls
+// A request for which nobody listens is refused, with and without a machine; so are calls
 // to a port that cannot make any.
 func TestConnectRefused(t *testing.T) {
 	for _, machine := range []bool{true, false} {
@@ -208,7 +208,7 @@ func TestConnectRefused(t *testing.T) {
 	}
 }
 
-// A peer without an address, and one that does not answer.
+// A peer without an address, and one that does not respond.
 func TestConnectUnreachable(t *testing.T) {
 	w := newWired(t, nil)
 	q, _ := rcQP(t, w.ports[0], qp.RC)
@@ -377,7 +377,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// Config's zero values, and frames that are none.
+// Config's zero values, and malformed frames.
 func TestDefaults(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
 	_, err := p.Regions().Register(qp.Region{Data: make([]byte, 8)})
@@ -386,7 +386,7 @@ func TestDefaults(t *testing.T) {
 	require.Equal(t, uint64(1), p.Counters().RxNotRoCE)
 }
 
-// Datagrams to QP 1 that are none of its own.
+// Datagrams to QP 1 that are no management datagrams of connections.
 func TestGSIChecks(t *testing.T) {
 	w := newWired(t, nil)
 	mad := make([]byte, cm.Size)
@@ -411,7 +411,7 @@ func TestGSIChecks(t *testing.T) {
 	require.Empty(t, drain(w.ports[1], w.now))
 }
 
-// TestCallServices: a request says what kind of connection its queue pair wants, and
+// TestCallServices: a request has the service type of its queue pair, and
 // what else it was given.
 func TestCallServices(t *testing.T) {
 	for typ, want := range map[qp.Type][2]uint8{
@@ -494,7 +494,7 @@ func TestWorkIsTold(t *testing.T) {
 	did(1, "ReplySIDR", func() {
 		require.NoError(t, w.ports[1].ReplySIDR(w.now, calls[1][2], &cm.SIDRReply{QPN: 9, QKey: 1}))
 	})
-	// A SIDR_REQ for nobody is answered as it comes.
+	// A SIDR_REQ for which nobody listens gets its SIDR_REP at once.
 	_, err := w.ports[0].ResolveSIDR(w.now, peer, cm.IPServiceID(cm.ProtocolUDP, 99), softnic.ConnAttr{})
 	require.NoError(t, err)
 	w.settle()

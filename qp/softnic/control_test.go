@@ -18,7 +18,7 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// spy is a controller that allows what it is told to, and notes what it hears.
+// spy is a controller that allows what the test sets, and records its calls.
 type spy struct {
 	needs  congestion.Needs
 	window int64
@@ -244,7 +244,7 @@ func TestWindow(t *testing.T) {
 }
 
 // Each acknowledgement of a packet that was sent once gives a round trip time, one
-// that was sent again none; a loss is told by its kind, once.
+// that was sent again none; a loss is reported once, with its cause.
 func TestLossesAreTold(t *testing.T) {
 	s := &spy{needs: congestion.NeedRTT, window: 40_000}
 	c := newCable(t, softnic.Config{Control: s}, nil)
@@ -284,8 +284,8 @@ func TestLossesAreTold(t *testing.T) {
 	require.Equal(t, 1, f.resets)
 }
 
-// A READ response that is lost is told as one that later ones imply; a flow whose time
-// has come is told of it before the next packet, and not before.
+// A lost READ response is reported as LossImplied; a flow whose deadline has passed is
+// ticked before the next packet, and not earlier.
 func TestImpliedLossIsTold(t *testing.T) {
 	s := &spy{needs: congestion.NeedAcks}
 	c := newCable(t, softnic.Config{Control: s}, nil)

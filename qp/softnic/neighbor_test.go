@@ -14,8 +14,8 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// TestAnswersAsLinux gives the port the questions of a Linux host in the captures,
-// and wants the answers that another one gave, byte for byte.
+// TestAnswersAsLinux gives the port the requests of a Linux host in the captures, and
+// expects the replies that another one sent, byte for byte.
 func TestAnswersAsLinux(t *testing.T) {
 	isARP := func(b []byte, op uint16) bool {
 		return binary.BigEndian.Uint16(b[12:]) == 0x0806 && binary.BigEndian.Uint16(b[20:]) == op
@@ -29,7 +29,7 @@ func TestAnswersAsLinux(t *testing.T) {
 		for i, b := range frames {
 			var answer []byte
 			for _, r := range frames[i+1:] {
-				// The answer that goes where the question came from.
+				// The reply that goes to the sender of the request.
 				if isARP(b, 1) && isARP(r, 2) && string(r[32:42]) == string(b[22:32]) && string(r[28:32]) == string(b[38:42]) ||
 					isND(b, 135) && isND(r, 136) && string(r[:6]) == string(b[6:12]) && string(r[62:78]) == string(b[62:78]) {
 					answer = r
@@ -350,7 +350,7 @@ func TestNeighborMoves(t *testing.T) {
 		require.Zero(t, ask(send(now)), "once")
 		p.HandleFrame(now, arp(2, old, "192.0.2.1"))
 		require.Zero(t, ask(send(now.Add(59*time.Second))), "there was news")
-		// Nobody answers any more: a question a second while the queue pair waits, and the
+		// There are no replies any more: a request a second while the queue pair waits, and the
 		// address is forgotten. The queue pair keeps its own, for it may be that only ARP is
 		// lost.
 		now = now.Add(2 * time.Minute)
@@ -455,7 +455,7 @@ func TestARPFlood(t *testing.T) {
 		}
 		require.LessOrEqual(t, answers, data+1)
 	}
-	require.GreaterOrEqual(t, answers, 99, "and has them")
+	require.GreaterOrEqual(t, answers, 99, "and has responses")
 }
 
 // ndFrame is a neighbour discovery message (RFC 4861) as this test builds it.
@@ -590,8 +590,8 @@ func TestNeighborDiscovery(t *testing.T) {
 		})
 	}
 
-	// Duplicate address detection (RFC 4862 5.4): who asks has no address yet, and all
-	// nodes hear the answer.
+	// Duplicate address detection (RFC 4862 5.4): the sender has no address yet, and the
+	// advertisement goes to all nodes.
 	p := onePort(t, 1, softnic.Config{}, us)
 	require.Equal(t, softnic.Answered, p.HandleFrame(start, with(sol, func(n *ndFrame) { n.src, n.options = "::", nil }).bytes()))
 	got := drain(p, start)
@@ -600,13 +600,13 @@ func TestNeighborDiscovery(t *testing.T) {
 	require.Equal(t, gidOf("ff02::1"), [16]byte(got[0][38:54]))
 	require.Equal(t, uint32(0x20000000), binary.BigEndian.Uint32(got[0][58:]), "override")
 
-	// Who says that the frame is a group's is not answered to that group.
+	// A solicitation whose source MAC is that of a group gets no response.
 	b := with(sol, func(n *ndFrame) { n.options = nil }).bytes()
 	b[6] |= 1
 	require.Equal(t, softnic.NotRoCE, p.HandleFrame(start, b))
 	require.Empty(t, drain(p, start))
 
-	// Nobody is told to be at this port's own address.
+	// An advertisement of this port's own address is not learned.
 	require.Equal(t, softnic.Answered, p.HandleFrame(start, with(adv, func(n *ndFrame) { n.target = us }).bytes()))
 	require.Equal(t, frame.MAC{0x52, 0x54, 0, 0, 0, 1}, loopMAC(t, p, us))
 }
@@ -622,7 +622,7 @@ func loopMAC(t *testing.T, p *softnic.Port, us string) frame.MAC {
 	return p.MAC()
 }
 
-// TestARPKinds: whether the port answers an ARP packet (RFC 826), and what it learns.
+// TestARPKinds: whether the port responds to an ARP packet (RFC 826), and what it learns.
 func TestARPKinds(t *testing.T) {
 	host, group := frame.MAC{0x52, 0x54, 0, 0, 0, 0x22}, frame.MAC{1, 0, 0x5e, 0, 0, 1}
 	none := frame.MAC{}
@@ -669,11 +669,11 @@ func TestARPKinds(t *testing.T) {
 	}
 }
 
-// TestNeighborTableBound: strangers fill the table up to its size, and the oldest of
-// them makes room for one that was asked for.
+// TestNeighborTableBound: senders of requests fill the table up to its size, and the
+// oldest of them is removed for one that the port itself requested.
 func TestNeighborTableBound(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{MaxNeighbors: 3}, "192.0.2.1")
-	for i := range byte(10) { // each speaks twice, and is a stranger still
+	for i := range byte(10) { // each sends twice, and was not requested still
 		b := arp(1, frame.MAC{2, 0, 0, 0, 0, 10 + i%5}, "192.0.2.1")
 		b[31] = 10 + i%5
 		require.Equal(t, softnic.Answered, p.HandleFrame(start, b))
@@ -694,11 +694,11 @@ func TestNeighborTableBound(t *testing.T) {
 	p.AddNeighbor(netip.MustParseAddr("192.0.2.78"), frame.MAC{2, 78})
 	require.Equal(t, []byte{11}, known())
 	p.AddNeighbor(netip.MustParseAddr("192.0.2.79"), frame.MAC{2, 79})
-	require.Equal(t, frame.MAC{}, goesTo(t, p, start, "192.0.2.79"), "all others are wanted")
+	require.Equal(t, frame.MAC{}, goesTo(t, p, start, "192.0.2.79"), "all others were requested")
 	require.Equal(t, frame.MAC{2, 78}, goesTo(t, p, start, "192.0.2.78"))
 }
 
-// TestTwoQuestions: the answer to one leaves the other standing.
+// TestTwoQuestions: the reply to one request leaves the other outstanding.
 func TestTwoQuestions(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
 	for _, to := range []string{"192.0.2.8", "192.0.2.9"} {
@@ -707,20 +707,20 @@ func TestTwoQuestions(t *testing.T) {
 	}
 	asked := drain(p, start)
 	require.Len(t, asked, 2)
-	p.HandleFrame(start, arpAnswer(asked[1]))
+	p.HandleFrame(start, arpReply(asked[1]))
 	require.Equal(t, netip.MustParseAddr("192.0.2.9"), decode(t, drain(p, start)[0]).Dst)
 	d, ok := p.Deadline()
 	require.True(t, ok)
 	require.Equal(t, time.Second, d.Sub(start))
 	p.Tick(d)
 	require.Equal(t, asked[:1], drain(p, d))
-	p.HandleFrame(d, arpAnswer(asked[0]))
+	p.HandleFrame(d, arpReply(asked[0]))
 	require.Equal(t, netip.MustParseAddr("192.0.2.8"), decode(t, drain(p, d)[0]).Dst)
 }
 
-// TestDoubtOnceASecond: packets of a connected peer from another Ethernet address have
-// the port ask for its address, a second apart, and not for one that was given or while
-// the port is told to freeze.
+// TestDoubtOnceASecond: packets of a connected peer from another Ethernet address make
+// the port request its address, a second apart, but not one that AddNeighbor set, and not
+// with FreezeNeighbors.
 func TestDoubtOnceASecond(t *testing.T) {
 	for _, frozen := range []bool{false, true} {
 		p := onePort(t, 1, softnic.Config{FreezeNeighbors: frozen}, "192.0.2.1")
@@ -751,8 +751,8 @@ func TestDoubtOnceASecond(t *testing.T) {
 	}
 }
 
-// TestQuestionsInBurst: of more questions than there is room for the first are answered,
-// each as it should be, and the others are as if they had been lost.
+// TestQuestionsInBurst: of more requests than there is room for the first have a
+// response each, and the others are dropped.
 func TestQuestionsInBurst(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1", "2001:db8::1")
 	sol := ndFrame{typ: 135, src: "2001:db8::22", dst: "ff02::1:ff00:1", target: "2001:db8::1", options: linkOption(1, ndMAC)}

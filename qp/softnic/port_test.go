@@ -169,7 +169,7 @@ func TestReliableOverEveryNetwork(t *testing.T) {
 	}
 }
 
-// Each frame that is dropped is told once, with the reason: by the port, or by the QP.
+// Each frame that is dropped is traced once, with the reason: by the port, or by the QP.
 func TestTrace(t *testing.T) {
 	var frames []softnic.Trace
 	var packets []qp.Trace
@@ -380,7 +380,7 @@ func TestConnect(t *testing.T) {
 	require.Equal(t, uint16(0xffff), f.Packet.PKey)
 }
 
-// An XRC target needs a domain, and 0 is none: ordinary SRQs are in it.
+// An XRC target needs a domain other than 0, in which ordinary SRQs are.
 func TestXRCDomain0(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
 	_, err := p.CreateQP(softnic.QPConfig{Config: qp.Config{Type: qp.XRCRecv}})

@@ -15,8 +15,8 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// arpAnswer makes the answer to an ARP request, tagged or not.
-func arpAnswer(b []byte) []byte {
+// arpReply builds the reply to an ARP request, tagged or not.
+func arpReply(b []byte) []byte {
 	r := append([]byte(nil), b...)
 	mac := []byte{2, 0, 0, 0, 0, 9}
 	copy(r, b[6:12])
@@ -29,8 +29,8 @@ func arpAnswer(b []byte) []byte {
 	return r
 }
 
-// TestAddressComesWhileDraining: the answer finds nothing to send, and what comes
-// after the drain is sent all the same.
+// TestAddressComesWhileDraining: when the reply is received there is nothing to send, and
+// what is posted is sent after the drain.
 func TestAddressComesWhileDraining(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
 	q, _ := qpOf(t, p, start, qp.UD, qp.AHAttr{}, nil)
@@ -39,7 +39,7 @@ func TestAddressComesWhileDraining(t *testing.T) {
 	asked := drain(p, start)
 	require.Len(t, asked, 1)
 	require.NoError(t, q.Modify(start, &qp.Attr{State: qp.SQD}, qp.AttrState))
-	require.Equal(t, softnic.Answered, p.HandleFrame(start, arpAnswer(asked[0])))
+	require.Equal(t, softnic.Answered, p.HandleFrame(start, arpReply(asked[0])))
 	require.Empty(t, drain(p, start))
 	require.NoError(t, q.Modify(start, &qp.Attr{State: qp.RTS}, qp.AttrState))
 	require.Len(t, drain(p, start), 1)
@@ -77,7 +77,7 @@ func TestAcknowledgeWaitsForAddress(t *testing.T) {
 	p.HandleFrame(start, request(q).AppendTo(nil))
 	asked := drain(p, start)
 	require.Len(t, asked, 1)
-	p.HandleFrame(start, arpAnswer(asked[0]))
+	p.HandleFrame(start, arpReply(asked[0]))
 	sent := drain(p, start)
 	require.Len(t, sent, 1)
 	require.Equal(t, bth.Acknowledge, decode(t, sent[0]).Packet.Opcode.Operation())
@@ -100,7 +100,7 @@ func TestStrangersMakeRoom(t *testing.T) {
 		require.NoError(t, q.PostSend(start, &qp.SendWR{Op: qp.OpSend}))
 		asked := drain(p, start)
 		require.Len(t, asked, 1)
-		p.HandleFrame(start, arpAnswer(asked[0]))
+		p.HandleFrame(start, arpReply(asked[0]))
 		require.Len(t, drain(p, start), 1, i)
 	}
 	q, _ := qpOf(t, p, start, qp.UC, qp.AHAttr{GID: gidOf("192.0.2.2")}, nil)
@@ -119,7 +119,7 @@ func TestNeighborsInVLAN(t *testing.T) {
 	asked := drain(p, start)
 	require.Len(t, asked, 1)
 	require.Equal(t, uint32(0x8100<<16|tci), binary.BigEndian.Uint32(asked[0][12:]))
-	require.Equal(t, softnic.Answered, p.HandleFrame(start, arpAnswer(asked[0])))
+	require.Equal(t, softnic.Answered, p.HandleFrame(start, arpReply(asked[0])))
 	f := decode(t, drain(p, start)[0])
 	require.Equal(t, frame.MAC{2, 0, 0, 0, 0, 9}, f.DstMAC)
 	require.EqualValues(t, tci, f.VLAN[0].TCI)
@@ -168,8 +168,8 @@ func TestOtherAddressOfPort(t *testing.T) {
 	}
 }
 
-// TestMarkedStrangers: what a QP does not take for its own is counted, but is not
-// answered with a CNP, nor is a CNP heeded before RTR.
+// TestMarkedStrangers: a packet that is not from the peer of a QP is counted, but causes
+// no CNP; and a CNP before RTR is ignored.
 func TestMarkedStrangers(t *testing.T) {
 	params := cnp.Paper()
 	p := onePort(t, 1, softnic.Config{Control: cnp.Controller(params), LineRate: 10e9}, "192.0.2.1")

@@ -144,7 +144,7 @@ func frames(all []exchange) (out []captured) {
 	return out
 }
 
-// TestSeeded: each fault, put into a healthy exchange, is told by its check, and
+// TestSeeded: each fault, put into a healthy exchange, is reported by its check, and
 // nothing else is said to be broken.
 func TestSeeded(t *testing.T) {
 	base, _ := watch(mrcwatch.Config{Complete: true}, frames(healthy()))
