@@ -160,37 +160,43 @@ type Counters struct {
 type Port struct {
 	cfg      Config
 	gids     []gid
-	qps      []*QP // by the low bits of the QP number; those below firstQPN are special
-	lastQPN  uint32
-	rng      *rand.ChaCha8 // nil without Config.Seed
-	gsi      gsi
-	loop     loopback
-	live     int
-	finder   frame.Finder
+	clock    qp.Clock // of the QPs as well
 	counters Counters
+	finder   frame.Finder
 
-	cc control
+	qpTable
+	srqs    map[uint32]*SRQ
+	lastSRQ uint32
+	lastPD  qp.PD
+	groups  []group
 
-	ready     readyLists      // QPs that may have a packet to send
-	waiting   clock.Heap[*QP] // QPs that wait for a time
-	cnps      []cnpDue        // ring
-	cnpHead   uint32
-	cnpTail   uint32
+	cc        control
+	gsi       gsi
+	loop      loopback
 	control   controlRing
 	neighbors neighborTable
-	srqs      map[uint32]*SRQ
-	lastSRQ   uint32
-	lastPD    qp.PD
-	groups    []group
 
-	clock qp.Clock // of the QPs as well
-	out   qp.Outgoing
-	rx    frame.Frame
-	tx    frame.Frame
-	grh   [qp.GRHSize]byte
-	// network is the buffer for the header that grhOf builds, with all options.
-	network [60]byte
-	events  fifo
+	ready   readyLists      // QPs that may have a packet to send
+	waiting clock.Heap[*QP] // QPs that wait for a time
+	events  fifo            // QPs that have an event
+	cnpRing
+	scratch
+}
+
+// qpTable has the QPs by the low bits of their numbers; those below firstQPN are special.
+type qpTable struct {
+	qps     []*QP
+	lastQPN uint32
+	live    int
+	rng     *rand.ChaCha8 // nil without Config.Seed
+}
+
+// scratch is memory that one call uses.
+type scratch struct {
+	out     qp.Outgoing
+	rx, tx  frame.Frame
+	grh     [qp.GRHSize]byte
+	network [60]byte // the header that grhOf builds, with all options
 }
 
 type gid struct {
@@ -234,10 +240,9 @@ func New(cfg Config) (*Port, error) {
 	}
 	p := &Port{
 		cfg:     cfg,
-		qps:     make([]*QP, size),
-		lastQPN: firstQPN - 1,
+		qpTable: qpTable{qps: make([]*QP, size), lastQPN: firstQPN - 1},
 		finder:  frame.Finder{UDPPort: cfg.UDPPort},
-		cnps:    make([]cnpDue, 256),
+		cnpRing: cnpRing{cnps: make([]cnpDue, 256)},
 		srqs:    make(map[uint32]*SRQ),
 		waiting: clock.NewHeap(func(q *QP, at int) { q.heapAt = int32(at) }),
 	}

@@ -25,18 +25,9 @@ type QP struct {
 	port *Port
 	m    *qp.QP
 
-	// Where packets of a connected QP go.
-	ah      qp.AHAttr
-	peer    netip.Addr
-	mac     frame.MAC
-	macDue  int64 // when to request it again, 0 for never
-	doubted int64 // when it was last doubted
-	gid     uint8
-	srcPort uint16
-
+	route
 	rate *limiter // nil without congestion control
-
-	call *Call // that established its connection
+	call *Call    // that established its connection
 
 	sendCQ, recvCQ                *CQ
 	sendNode, recvNode, eventNode node
@@ -47,7 +38,18 @@ type QP struct {
 	prio       uint8 // of a connected QP's data
 	readyPrio  uint8 // of the list that it is in
 	queued     bool
-	unresolved bool // waits for a hardware address
+}
+
+// route is where the packets of a connected QP go.
+type route struct {
+	ah         qp.AHAttr
+	peer       netip.Addr
+	mac        frame.MAC
+	macDue     int64 // when to request it again, 0 for never
+	doubted    int64 // when it was last doubted
+	srcPort    uint16
+	gid        uint8
+	unresolved bool // the QP waits for a hardware address
 	toSelf     bool // connected, to an address of its own port
 }
 

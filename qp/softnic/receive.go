@@ -221,6 +221,12 @@ func (p *Port) grhOf(f *frame.Frame) {
 	copy(p.grh[at:], h)
 }
 
+// cnpRing holds the congestion notification packets that are to be sent.
+type cnpRing struct {
+	cnps             []cnpDue
+	cnpHead, cnpTail uint32
+}
+
 // cnpDue is a congestion notification packet to be sent. It has no pointers, so that the garbage
 // collector does not scan the ring.
 type cnpDue struct {
