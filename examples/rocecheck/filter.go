@@ -85,11 +85,14 @@ func (f *filter) order() string {
 	return ""
 }
 
+// roceJudged reports whether any RoCE packet was judged that the options select.
+func (c *checker) roceJudged() bool {
+	return c.w.RoCEFrames() > 0 && !(c.leftOut > 0 && len(c.flows) == 0 && c.breaches == 0)
+}
+
 // nothing reports that nothing was judged: the capture has no RoCE, or nothing that the
 // options select.
-func (c *checker) nothing() bool {
-	return !c.mrcSeen() && (c.w.RoCEFrames() == 0 || c.leftOut > 0 && len(c.flows) == 0 && c.breaches == 0)
-}
+func (c *checker) nothing() bool { return !c.roceJudged() && !c.mrcJudged() }
 
 // why returns the reason that nothing was judged.
 func (c *checker) why() string {

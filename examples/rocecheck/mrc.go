@@ -25,6 +25,7 @@ type mrcChecker struct {
 	order    []*mrcGroup
 	flows    []mrcwatch.Flow
 	more     int // flows beyond maxFlows
+	leftOut  int // flows excluded by -qp and -host
 }
 
 type mrcKey struct {
@@ -45,7 +46,13 @@ func (c *checker) startMRC() {
 	m := &mrcChecker{groups: map[mrcKey]*mrcGroup{}}
 	w, err := mrcwatch.New(mrcwatch.Config{
 		Finder: frame.Finder{UDPPort: c.cfg.UDPPort, TrimmedDSCP: c.mrcOptions.Trimmed, Tunnels: true},
-		Halves: c.mrcOptions.Halves, Complete: c.cfg.Complete, Closed: m.closed,
+		Halves: c.mrcOptions.Halves, Complete: c.cfg.Complete, Closed: func(f *mrcwatch.Flow) {
+			if !c.filter.keeps(f.Src, f.Dst, f.QP, f.PeerQP) {
+				m.leftOut++
+				return
+			}
+			m.closed(f)
+		},
 	})
 	if err != nil {
 		panic(err) // cannot happen: parse has checked the options
@@ -77,13 +84,19 @@ func (c *checker) handleMRC() bool {
 	return taken
 }
 
-// mrcSeen reports whether there was any MRC packet.
-func (c *checker) mrcSeen() bool { return c.mrc != nil && c.mrc.w.Packets() > 0 }
+// mrcJudged reports whether any MRC packet was judged that the options select.
+func (c *checker) mrcJudged() bool {
+	m := c.mrc
+	return m != nil && m.w.Packets() > 0 && !(m.leftOut > 0 && len(m.flows) == 0 && m.breaches == 0)
+}
 
 func (c *checker) drainMRC() {
 	m := c.mrc
 	for m.w.NextFinding(&m.finding) {
 		f := &m.finding
+		if !c.filter.keeps(f.Src, f.Dst, f.QP, 0) {
+			continue
+		}
 		switch f.Severity {
 		case conform.Breach:
 			m.breaches++
@@ -235,6 +248,10 @@ func (c *checker) writeMRC() {
 	p("\nMRC (experimental: only what independent readers of the specification agree on is judged)\n")
 	if m.w.Packets() == 0 {
 		p("  No MRC packet was found: opcodes 0xc6 to 0xde to UDP port 4791 (-port says another).\n")
+		return
+	}
+	if !c.mrcJudged() {
+		p("  The capture has %s, and none that -qp and -host name.\n", count(uint64(m.leftOut), "MRC flow", "MRC flows"))
 		return
 	}
 	verdict := "no rule is broken"

@@ -162,3 +162,18 @@ func TestMRCVectors(t *testing.T) {
 	require.Contains(t, out, `"rule":"OPCODE"`)
 	require.NotContains(t, out, `"mrc_`)
 }
+
+// -host and -qp select MRC connections, too; where they leave none, nothing was judged.
+func TestMRCSelected(t *testing.T) {
+	b := mrcCapture(t, true)
+	for _, args := range [][]string{{"-qp", "0xdef"}, {"-host", "192.0.2.1"}} {
+		code, out, _ := check(t, b, append(args, "-mrc")...)
+		require.Equal(t, exitGood, code, out)
+		require.Contains(t, out, "5 packets, 1 flow: no rule is broken")
+	}
+	for _, args := range [][]string{{"-qp", "0xdee"}, {"-host", "192.0.2.77"}} {
+		code, out, _ := check(t, b, append(args, "-mrc")...)
+		require.Equal(t, exitNone, code, out)
+		require.Contains(t, out, "The capture has 1 MRC flow, and none that -qp and -host name.")
+	}
+}

@@ -152,7 +152,7 @@ func (c *checker) writeText() {
 		p("%s of kinds that the baseline shows too are left out.\n", count(c.left, "finding", "findings"))
 	}
 	p("%d frames, %d of them RoCE, %d flows, %s\n", c.w.Frames(), c.w.RoCEFrames(), len(c.flows)+c.moreFlows, short(c.last.Sub(c.first)))
-	if c.nothing() {
+	if !c.roceJudged() {
 		c.writeNothing()
 		return
 	}
@@ -218,7 +218,7 @@ func (c *checker) writeText() {
 func pad(s string, n int) string { return s + strings.Repeat(" ", max(0, n-len(s))) }
 
 func (c *checker) verdict() string {
-	if c.nothing() {
+	if !c.roceJudged() {
 		return "There is nothing to judge."
 	}
 	if c.breaches == 0 {

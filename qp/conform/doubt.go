@@ -78,25 +78,12 @@ func unlikely(n int, mean float64) bool {
 	return mean < float64(n) && p < 1e-6
 }
 
-// suspect is a check that packets failed of which the capture has no ICRC.
-type suspect struct {
-	check Check
-	n     uint32
-}
-
 // insists counts a breach that a packet without its ICRC shows, and reports whether
 // there were more than damaged packets explain: several, and one of a hundred.
 func (s *stream) insists(c Check) bool {
-	for i := range s.suspects {
-		p := &s.suspects[i]
-		if p.n != 0 && p.check != c {
-			continue
-		}
-		p.check = c
-		p.n++
-		return p.n >= often && uint64(p.n) > s.ICRCUnchecked/100
-	}
-	return false
+	n := &s.suspects[c]
+	*n++
+	return *n >= often && uint64(*n) > s.ICRCUnchecked/100
 }
 
 // against returns how many signs there are of what would explain that s fails check c.

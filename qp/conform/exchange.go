@@ -87,38 +87,49 @@ type episode struct {
 	lone   bool // one packet so far, as a NAK may have asked for
 }
 
-// skips are PSNs that were due lately and did not come: what was overtaken comes yet.
-type skips struct {
-	ranges [8]struct {
-		from, to uint64
-		t        int64
-		again    bool // in a retransmission
-	}
-	n int
+// skips are PSNs that were due lately and did not come: what was overtaken comes yet. Of
+// more ranges than there is room for, the oldest is forgotten: its packets, should they
+// come, count as sent again and not as late.
+type skips [8]skip
+
+// skip is the range of PSNs [from, to); it is empty where they are equal.
+type skip struct {
+	from, to uint64
+	t        int64
+	again    bool // in a retransmission
 }
 
 func (k *skips) add(from, to uint64, now int64, again bool) {
-	r := &k.ranges[k.n%len(k.ranges)]
-	r.from, r.to, r.t, r.again = from, to, now, again
-	k.n++
+	into := &k[0]
+	for i := range k {
+		r := &k[i]
+		if r.from == r.to {
+			into = r
+			break
+		}
+		if r.t < into.t {
+			into = r
+		}
+	}
+	*into = skip{from, to, now, again}
 }
 
 // take reports whether PSN u is one of them, and whether it was due in a
 // retransmission, and takes it out.
 func (k *skips) take(w *Watcher, u uint64) (found, again bool) {
-	for i := range k.ranges {
-		r := &k.ranges[i]
+	for i := range k {
+		r := &k[i]
 		if u < r.from || u >= r.to || !w.quick(r.t) {
 			continue
 		}
-		from, to := r.from, r.to
-		if r.from = u + 1; from < u {
-			r.from, r.to = from, u
-			if u+1 < to {
-				k.add(u+1, to, r.t, r.again)
-			}
+		before, after := *r, *r
+		before.to, after.from = u, u+1
+		if *r = before; before.from == before.to {
+			*r = after
+		} else if after.from < after.to {
+			k.add(after.from, after.to, after.t, after.again)
 		}
-		return true, r.again
+		return true, after.again
 	}
 	return false, false
 }

@@ -70,8 +70,8 @@ type profile struct {
 
 // reported is what was found about a flow before.
 type reported struct {
-	once     [2]uint64 // checks that are reported once
-	suspects [4]suspect
+	once     [2]uint64          // checks that are reported once
+	suspects [checkCount]uint32 // how often packets failed that of which the capture has no ICRC
 }
 
 // congestion is what is known of a flow's marks and CNPs.

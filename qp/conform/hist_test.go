@@ -51,3 +51,47 @@ func TestQuantiles(t *testing.T) {
 	require.Equal(t, time.Hour, long.Max())
 	require.Zero(t, long.Min())
 }
+
+// The PSNs that were skipped are found again one by one, wherever a range is split, and more
+// ranges than are kept forget the oldest alone.
+func TestSkips(t *testing.T) {
+	w, err := New(Config{})
+	require.NoError(t, err)
+	var k skips
+	for i := range uint64(len(k) + 1) {
+		w.now = int64(i + 1)
+		k.add(100*i+1, 100*i+4, w.now, i%2 == 1)
+	}
+	found, _ := k.take(w, 1)
+	require.False(t, found, "the oldest")
+	for i := range uint64(len(k)) {
+		for _, u := range []uint64{3, 1, 2} { // the ends first: nothing is split
+			found, again := k.take(w, 100*(i+1)+u)
+			require.True(t, found)
+			require.Equal(t, i%2 == 0, again)
+			found, _ = k.take(w, 100*(i+1)+u)
+			require.False(t, found)
+		}
+	}
+	k.add(10, 13, 1, false)
+	k.add(20, 23, 1, false)
+	for _, u := range []uint64{11, 21, 10, 12, 20, 22} {
+		found, _ := k.take(w, u)
+		require.True(t, found, u)
+	}
+	require.Equal(t, -1, slices.IndexFunc(k[:], func(r skip) bool { return r.from < r.to }))
+}
+
+// A flow may insist on any number of checks at once.
+func TestInsists(t *testing.T) {
+	var s stream
+	told := map[Check]int{}
+	for range 4 {
+		for c := PKeyZero; c < PKeyZero+9; c++ {
+			if s.insists(c) {
+				told[c]++
+			}
+		}
+	}
+	require.Len(t, told, 9)
+}
