@@ -257,8 +257,8 @@ func mtuText(m int) string {
 }
 
 const style = `
-:root{--ink:#1c2430;--dim:#667080;--line:#d9dee6;--paper:#fff;--panel:#f6f8fa;--new:#2b6cb0;--answer:#98a2b3;--data:#0f8a7e;--resent:#c92a2a;--copy:#b7791f;--nak:#8b0000;--rnr:#b5179e;--cnp:#6d28d9;--invalid:#111;--pause:#f2c14e}
-@media (prefers-color-scheme:dark){:root{--ink:#e6e9ee;--dim:#98a2b3;--line:#39424e;--paper:#161b22;--panel:#1d242d;--new:#6cb0f5;--answer:#6b7585;--data:#3cc9b8;--resent:#ff6b6b;--copy:#e6b450;--nak:#ff8f8f;--rnr:#f06ad6;--cnp:#b392f0;--invalid:#fff;--pause:#806218}}
+:root{--ink:#1c2430;--dim:#667080;--line:#d9dee6;--paper:#fff;--panel:#f6f8fa;--new:#2b6cb0;--response:#98a2b3;--data:#0f8a7e;--resent:#c92a2a;--copy:#b7791f;--nak:#8b0000;--rnr:#b5179e;--cnp:#6d28d9;--invalid:#111;--pause:#f2c14e}
+@media (prefers-color-scheme:dark){:root{--ink:#e6e9ee;--dim:#98a2b3;--line:#39424e;--paper:#161b22;--panel:#1d242d;--new:#6cb0f5;--response:#6b7585;--data:#3cc9b8;--resent:#ff6b6b;--copy:#e6b450;--nak:#ff8f8f;--rnr:#f06ad6;--cnp:#b392f0;--invalid:#fff;--pause:#806218}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1320px;padding:24px;background:var(--paper);color:var(--ink);font:14px/1.5 system-ui,sans-serif}
 h1{font-size:20px;margin:0;overflow-wrap:anywhere}h2{font-size:17px;margin:32px 0 8px}h3{font-size:14px;margin:0 0 8px}small{color:var(--dim);font-weight:400;margin-left:8px}
@@ -276,8 +276,8 @@ article{background:var(--panel);border:1px solid var(--line);border-radius:6px;p
 svg{display:block;width:100%;height:auto}.legend svg{display:inline;width:14px}
 svg text{fill:var(--dim);font-size:11px}svg text.t{fill:var(--ink);font-size:12px}
 .axis{stroke:var(--line);fill:none}
-path.new,path.answer,path.data,path.resent,path.copy,path.late,path.nak,path.rnr,path.cnp,path.invalid{fill:none;stroke-linecap:round}
-path.new{stroke:var(--new);stroke-width:4}path.answer{stroke:var(--answer);stroke-width:3}path.data{stroke:var(--data);stroke-width:4}
+path.new,path.response,path.data,path.resent,path.copy,path.late,path.nak,path.rnr,path.cnp,path.invalid{fill:none;stroke-linecap:round}
+path.new{stroke:var(--new);stroke-width:4}path.response{stroke:var(--response);stroke-width:3}path.data{stroke:var(--data);stroke-width:4}
 path.resent{stroke:var(--resent);stroke-width:6}path.copy{stroke:var(--copy);stroke-width:6}path.late{stroke:var(--copy);stroke-width:4}
 path.nak{stroke:var(--nak);stroke-width:9;stroke-linecap:square}path.rnr{stroke:var(--rnr);stroke-width:9;stroke-linecap:square}
 path.cnp{stroke:var(--cnp);stroke-width:7}path.invalid{stroke:var(--invalid);stroke-width:7}

@@ -52,6 +52,10 @@ func TestPage(t *testing.T) {
 	require.Equal(t, strings.Count(text, "<svg"), strings.Count(text, "</svg>"))
 	require.Equal(t, strings.Count(text, "<table"), strings.Count(text, "</table>"))
 	require.Contains(t, text, "Requests of 192.0.2.2 to 192.0.2.1 QP 0x000011")
+	// Each kind of mark has a colour and a size.
+	for _, k := range kinds {
+		require.Regexp(t, `path\.`+k.class+`\{stroke:var\(--[a-z]+\);stroke-width:\d`, text)
+	}
 	// All 29 retransmissions and 4 NAKs are drawn.
 	require.Equal(t, 29, points(text, "resent"))
 	require.Equal(t, 4, points(text, "nak"))

@@ -151,7 +151,8 @@ func (c *checker) writeText() {
 	if c.left > 0 {
 		p("%s of kinds that the baseline shows too are left out.\n", count(c.left, "finding", "findings"))
 	}
-	p("%d frames, %d of them RoCE, %d flows, %s\n", c.w.Frames(), c.w.RoCEFrames(), len(c.flows)+c.moreFlows, short(c.last.Sub(c.first)))
+	p("%s, %d of them RoCE, %s, %s\n", count(c.w.Frames(), "frame", "frames"), c.w.RoCEFrames(),
+		count(uint64(len(c.flows)+c.moreFlows), "flow", "flows"), short(c.last.Sub(c.first)))
 	if !c.roceJudged() {
 		c.writeNothing()
 		return
@@ -416,7 +417,7 @@ func (c *checker) writeKeyFigures(t *conform.Counters) {
 func (c *checker) keyFigures(t *conform.Counters) [][2]string {
 	out := [][2]string{
 		{"data frames", fmt.Sprintf("%d, %d bytes of payload, %.1f %% of the bytes on the wire", t.DataFrames, t.GoodBytes, 100*t.PayloadEfficiency())},
-		{"goodput", rate(t.Goodput()) + "b/s over " + short(t.Duration())},
+		{"goodput", goodput(t)},
 		{"retransmitted", fmt.Sprintf("%d (%.3f %%), out of order %d, copies %d, gaps %d", t.Retransmitted, 100*t.RetransmissionShare(), t.OutOfOrder, t.Duplicates, t.SequenceError)},
 		{"responses", fmt.Sprintf("%d acknowledgements, %d NAKs (%d sequence errors), %d RNR NAKs (%s waited)", t.Acks, t.Naks, t.NakSequence, t.RNRs, short(t.RNRWait))},
 		{"messages", fmt.Sprintf("%d sent, %d acknowledged, %d failed", t.MessagesTx, t.MessagesDone, t.MessagesFail)},
@@ -469,6 +470,14 @@ func digits(v float64) string {
 }
 
 // rate formats bits per second with a unit prefix.
+// goodput returns the rate of t and its time, or "-" where there is no rate.
+func goodput(t *conform.Counters) string {
+	if t.Goodput() == 0 {
+		return "-"
+	}
+	return rate(t.Goodput()) + "b/s over " + short(t.Duration())
+}
+
 func rate(v float64) string {
 	switch {
 	case v <= 0:

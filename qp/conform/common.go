@@ -63,8 +63,7 @@ func (w *Watcher) partition(s *stream) bool {
 		return false
 	}
 	if s.peer >= 0 && w.flows.all[s.peer].pkeyKnown {
-		if other := w.flows.all[s.peer].pkey; !bth.PKeyMatch(k, other) {
-			w.report(s, PKeyMismatch, uint64(other), uint64(k), 0)
+		if !w.samePartition(s) {
 			return false
 		}
 	} else if s.pkeyKnown && (s.pkey^k)&0x7fff != 0 {
@@ -77,6 +76,22 @@ func (w *Watcher) partition(s *stream) bool {
 		s.pkey, s.pkeyKnown = k, true
 	}
 	return true
+}
+
+// samePartition judges the P_Key of the current packet by that of the other direction,
+// where both are known. Two connections of which each is in a partition of its own look the
+// same where one direction of each was captured.
+func (w *Watcher) samePartition(s *stream) bool {
+	k, p := w.f.Packet.PKey, w.flows.all[s.peer]
+	if !p.pkeyKnown || bth.PKeyMatch(k, p.pkey) {
+		return true
+	}
+	if s.pairedBy == pairGuessed && s.hits < sureHits && !w.only(s) {
+		w.leave(PKeyMismatch, ReasonUnpaired, 1)
+		return true
+	}
+	w.report(s, PKeyMismatch, uint64(p.pkey), uint64(k), 0)
+	return false
 }
 
 // network judges IP and UDP.
