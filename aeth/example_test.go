@@ -24,7 +24,7 @@ func ExampleHeader_Decode() {
 }
 
 // A responder that has 100 receives posted may promise 96, one that intends to be
-// left alone for 2 ms asks for 2.56.
+// undisturbed for 2 ms chooses 2.56.
 func ExampleCreditsFor() {
 	n, _ := aeth.CreditsFor(100).Count()
 	wait := aeth.RNRTimerFor(2 * time.Millisecond).Duration()

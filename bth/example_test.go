@@ -24,7 +24,7 @@ func ExamplePacket_Decode() {
 	// nak PSN sequence error after 1 messages
 }
 
-// A packet from its fields. The ICRC covers the network header too, and is made
+// A packet from its fields. The ICRC covers the network header too, and is computed
 // by package frame.
 func ExamplePacket_AppendHeadersTo() {
 	p := bth.Packet{Header: bth.Header{Opcode: bth.RCWriteOnly, PKey: 0xffff, DestQP: 0x11, AckReq: true, PSN: 7}}

@@ -127,7 +127,7 @@ func TestOpcodeConstants(t *testing.T) {
 	}
 	require.EqualValues(t, 0x81, bth.CNP)
 	require.False(t, bth.Opcode(0x80).Known(), "InfiniBand's own CNP is not RoCE's")
-	require.False(t, bth.Opcode(0x15).Known(), "RESYNC is RD's alone")
+	require.False(t, bth.Opcode(0x15).Known(), "RESYNC is an operation of RD only")
 }
 
 // TestNames holds that no String panics, and that unknown values are numbers.

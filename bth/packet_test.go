@@ -126,7 +126,7 @@ func TestPacketLayout(t *testing.T) {
 }
 
 // TestPacketRefusals holds that what cannot be laid out is refused, and the
-// receiver left alone.
+// receiver unchanged.
 func TestPacketRefusals(t *testing.T) {
 	packet := func(op bth.Opcode, pad uint8, tver uint8, after int) []byte {
 		h := bth.Header{Opcode: op, PadCnt: pad, TVer: tver}
@@ -140,7 +140,7 @@ func TestPacketRefusals(t *testing.T) {
 		"shortest but one":          {packet(bth.RCSendOnly, 0, 0, 3), bth.ErrTruncated},
 		"shortest":                  {packet(bth.RCSendOnly, 0, 0, 4), nil},
 		"pad without room":          {packet(bth.RCSendOnly, 1, 0, 4), bth.ErrLength},
-		"pad alone":                 {packet(bth.RCSendOnly, 3, 0, 4+3), nil},
+		"only pad":                  {packet(bth.RCSendOnly, 3, 0, 4+3), nil},
 		"RETH cut short":            {packet(bth.RCWriteOnly, 0, 0, 16+3), bth.ErrLength},
 		"RETH, no payload":          {packet(bth.RCWriteOnly, 0, 0, 16+4), nil},
 		"version 1":                 {packet(bth.RCSendOnly, 0, 1, 4), bth.ErrVersion},
@@ -383,7 +383,7 @@ func TestPacketShorter(t *testing.T) {
 	}
 }
 
-// TestICRCOrder holds that the ICRC, alone of all fields, is little-endian.
+// TestICRCOrder holds that the ICRC, as the only field, is little-endian.
 // Rule WI-15.
 func TestICRCOrder(t *testing.T) {
 	p := bth.Packet{Header: bth.Header{Opcode: bth.RCSendOnly}, ICRC: 0x01020304}

@@ -25,7 +25,7 @@ type loop struct {
 	bytes int          // in queue
 	free  time.Time    // when the link has sent the first one
 	sent  []int        // bytes by flow, delivered since the caller last looked
-	qsum  int          // of queue lengths that packets met
+	qsum  int          // of queue lengths at the arrival of packets
 	qnum  int
 	above int // of them, above Kmax
 }

@@ -185,7 +185,7 @@ func TestNVIDIAWorkedNumbers(t *testing.T) {
 	require.EqualValues(t, 2, ts)
 
 	// A cut after an increase by the timer clamps the target. In 10 bits alpha is 0 by
-	// now, so that the mark alone counts: 5/1024, 4 by the end of the period.
+	// now, so that only the mark counts: 5/1024, 4 by the end of the period.
 	near(alpha*math.Pow(g, 600), r.Alpha())
 	require.Zero(t, coarse.Alpha())
 	was := float64(r.Rate())
@@ -279,7 +279,7 @@ func TestRelease(t *testing.T) {
 }
 
 // Rule RP-14: in the code of ns-3 the first CNP does not count into alpha; the stage of the timer
-// alone decides; the worked numbers are by hand.
+// is the only cause; the numbers were worked out by hand.
 func TestNS3WorkedNumbers(t *testing.T) {
 	const g = 255.0 / 256
 	p := cnp.NS3(100 * gig)

@@ -72,7 +72,7 @@ func BenchmarkAppendPayload(b *testing.B) {
 	})
 }
 
-// The reference: the copy alone.
+// The reference: only the copy.
 func BenchmarkCopy(b *testing.B) {
 	for _, n := range []int{256, 1024, 4096} {
 		hdr, payload, buf := packet(56), packet(n), make([]byte, 0, 9000)

@@ -485,7 +485,7 @@ func FuzzKernels(f *testing.F) {
 				t.Errorf("%s: AppendPayload %08x, want %08x", kernel, got, wantFrame)
 			}
 			if !crc.Check(frame) || !bytes.Equal(frame[:len(frame)-4], payload) {
-				t.Errorf("%s: AppendPayload made %x of %x", kernel, frame, payload)
+				t.Errorf("%s: AppendPayload built %x from %x", kernel, frame, payload)
 			}
 		})
 		if !bytes.Equal(buf, data) {

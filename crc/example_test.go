@@ -59,7 +59,7 @@ func ExampleState() {
 	// fe3c6d45
 }
 
-// Acknowledgements of one QP differ in PSN, syndrome and MSN alone.
+// Acknowledgements of one QP differ only in PSN, syndrome and MSN.
 func ExampleFlow() {
 	pkt, _ := hex.DecodeString("4500003000004000401100000a0000010a000002" + // IPv4
 		"c00012b7001c0000" + "1100ffff00000011" + "0000000000000000") // UDP, BTH, AETH

@@ -15,8 +15,8 @@ import (
 )
 
 // BenchmarkMachines joins two QPs back to back without bytes, on one core:
-// 64-byte RDMA WRITEs, 64 posted at a time. packets/s counts what NextPacket made
-// and HandlePacket took: requests and acknowledgements. "coalesced" signals one
+// 64-byte RDMA WRITEs, 64 posted at a time. packets/s counts what NextPacket built
+// and HandlePacket handled: requests and acknowledgements. "coalesced" signals one
 // WRITE in 64, which is acknowledged with those before it; "acked" signals each,
 // and each has an acknowledgement of its own.
 func BenchmarkMachines(b *testing.B) {

@@ -406,7 +406,7 @@ var exFaultTable = []exFault{
 }
 
 // TestExploreFindsFaults holds that the explorer finds what random tests did not:
-// each fault, put back alone, makes it fail. Without -explorefaults only the table is
+// each fault, put back by itself, makes it fail. Without -explorefaults only the table is
 // checked against the source.
 func TestExploreFindsFaults(t *testing.T) {
 	for i, f := range exFaultTable {

@@ -719,7 +719,7 @@ func (s *exScenario) asked(w *exWorld, i, what int) error {
 	case bth.SendOnlyInv:
 		for k, key := range n.windows {
 			if p.IETH.RKey = key; key != 0 && k >= n.msgs {
-				break // one that is not yet gone
+				break // one that was not removed yet
 			}
 		}
 		p.SetPayload(buf[:4])
@@ -1344,7 +1344,7 @@ func (s *exScenario) memory(w *exWorld) error {
 	return nil
 }
 
-// keys checks that the windows of end i are gone whose messages were received, and no
+// keys checks that the windows of end i are invalid whose messages were received, and no
 // others.
 func (s *exScenario) keys(w *exWorld, i int) error {
 	n, took := &w.nodes[i], 0

@@ -32,8 +32,8 @@ const (
 // Regions of a fuzzed host, in the order of its slab.
 const (
 	fuzzRW = iota
-	fuzzRO // RemoteRead alone
-	fuzzWO // RemoteWrite alone
+	fuzzRO // only RemoteRead
+	fuzzWO // only RemoteWrite
 	fuzzNo // no rights
 	fuzzLocal
 	fuzzRecv

@@ -58,7 +58,7 @@ type hostileHost struct {
 	recvs  map[uint64][]byte // posted to srq
 	nextID uint64
 	short  int // receives too small for some messages
-	lost   int // SRQ receives that may have gone with a QP that was reset in mid-message
+	lost   int // SRQ receives that may have been consumed by a QP that was reset in mid-message
 }
 
 // hostileEnd is one QP, its application and its memory.
@@ -88,7 +88,7 @@ type hostileEnd struct {
 	postAt  int64
 	failed  bool // a request completed in error
 	badRecv bool // a receive did
-	gone    bool // the connection can't be used: the region went, or it is over
+	gone    bool // the connection cannot be used: the region was deregistered, or it ended
 
 	// Receives.
 	recvs  map[uint64][]byte // by ID
@@ -604,7 +604,7 @@ func (w *hostileWorld) end() {
 		}
 		for i, v := range e.region {
 			if v != e.model.now[i] {
-				w.fail("%v: memory at %d is %#x, an ideal link would have made it %#x (rule EE-2)", e, i, v, e.model.now[i])
+				w.fail("%v: memory at %d is %#x, with an ideal link it would be %#x (rule EE-2)", e, i, v, e.model.now[i])
 				break
 			}
 		}
@@ -731,7 +731,7 @@ func (e *hostileEnd) postSends() {
 
 var (
 	hostileLong = flag.Duration("long", 0, "run hostile networks for this long")
-	hostileSeed = flag.Uint64("hostile", 0, "run and print the hostile network of this seed alone")
+	hostileSeed = flag.Uint64("hostile", 0, "run and print only the hostile network of this seed")
 )
 
 // hostileNetworks is how many seeds a plain go test runs.
@@ -779,7 +779,7 @@ func TestHostileNetworks(t *testing.T) {
 	for seed := uint64(1); int(seed) <= n || time.Since(start) < *hostileLong; seed++ {
 		w := runHostile(t, seedPlan(seed))
 		if w.err != nil {
-			t.Fatalf("%v\nrun it alone: go test ./qp -run TestHostileNetworks -v -hostile=%d", w.err, seed)
+			t.Fatalf("%v\nrun only this one: go test ./qp -run TestHostileNetworks -v -hostile=%d", w.err, seed)
 		}
 		packets, events, failed, resets = packets+w.packets, events+w.events, failed+w.failed, resets+w.resets
 	}

@@ -171,7 +171,7 @@ func TestKeyedSend(t *testing.T) {
 	require.Equal(t, "234f", string(out.Packet.Payload))
 	require.NoError(t, m.Deregister(key))
 	require.False(t, q.NextPacket(epoch, &out))
-	require.False(t, q.NextPacket(epoch, &out), "the one before is to be sent again, and its memory has gone too")
+	require.False(t, q.NextPacket(epoch, &out), "the one before is to be sent again, and its memory is not accessible either")
 	for i, want := range []qp.Status{qp.LocalProtErr, qp.WRFlushErr, qp.WRFlushErr} {
 		require.True(t, q.NextCompletion(&c))
 		require.EqualValues(t, i+1, c.ID)

@@ -163,7 +163,7 @@ func TestWindows(t *testing.T) {
 	require.False(t, usable(8, bound, 0x1004, 4, qp.RemoteRead), "another QP")
 	require.False(t, usable(7, bound, 0x1003, 1, qp.RemoteRead), "before the window")
 	require.False(t, usable(7, bound, 0x1004, 5, qp.RemoteRead), "beyond the window")
-	require.False(t, usable(7, bound, 0x1004, 4, qp.RemoteWrite), "a right of the region alone")
+	require.False(t, usable(7, bound, 0x1004, 4, qp.RemoteWrite), "a right of only the region")
 
 	_, err = m.Bind(qp.Binding{Window: bound, Region: mr, VA: 0x1000, Len: 1, Access: qp.RemoteRead, QPN: 7})
 	require.ErrorIs(t, err, qp.ErrBind, "bound already")
@@ -400,7 +400,7 @@ func TestRegionsModel(t *testing.T) {
 }
 
 // Memory that is refused is not touched: a WRITE one byte beyond a region in the middle
-// of a larger slice leaves the neighbours alone.
+// of a larger slice does not change its neighbours.
 func TestNeighbours(t *testing.T) {
 	m, err := qp.NewRegions(2)
 	require.NoError(t, err)
@@ -458,7 +458,7 @@ func BenchmarkRegions(b *testing.B) {
 }
 
 // Keys of a seeded table reveal nothing of each other: no bit is biased, no two follow each
-// other, and each is found, until it is gone.
+// other, and each is found until it is deregistered.
 func TestSeededKeys(t *testing.T) {
 	tab, err := qp.NewRegions(2000)
 	require.NoError(t, err)

@@ -29,14 +29,14 @@ const replayCaptures = "../fuzz/captures"
 type replay struct {
 	name  string
 	sizes []int  // bytes of a message; a connection each
-	words string // of the program that made the capture, key=value; see replay_peer_test.go
+	words string // of the program that sent the packets, key=value; see replay_peer_test.go
 
 	lostIn    int  // each so many-th request is lost behind the recorded wire, on its way into the responder
 	lostBack  int  // each so many-th response is, on its way into the requester
 	lostFirst bool // requests are lost before the recorded wire
 	repeated  bool // requests are, where the link repeats them
 	late      int  // the receives are posted before this request, counted from 1; 0: before all
-	// Responses that met requests on their way: by frame, how many requests left
+	// Responses that crossed requests on the wire: by frame, how many requests left
 	// before they arrived.
 	crossed map[int]int
 
@@ -244,7 +244,7 @@ func (c *replayConn) bringUp(t *testing.T, me, far *replaySide, mem qp.Memory, s
 	q, err := qp.New(qp.Config{
 		QPN: me.qpn, Memory: mem, MaxSendWR: 128, MaxRecvWR: 128, MaxRdAtomic: rd, MaxDestRdAtomic: rd, SRQ: srq,
 		// The driver gives no credits, clears MigReq, asks for acknowledgements at
-		// the end of messages alone, and reads retry_cnt 7 as for ever.
+		// the end of messages only, and treats retry_cnt 7 as for ever.
 		NoCredits: true, NotMigrated: true, AckEvery: 1 << 20, LinuxRetryForever: true,
 	})
 	require.NoError(t, err)

@@ -49,7 +49,7 @@ func TestPSNDistance(t *testing.T) {
 	require.True(t, a.Before(b) && b.Before(c) && c.Before(a))
 }
 
-// Rule PS-2: a READ of nearly half the circle starts when it is alone, and one of
+// Rule PS-2: a READ of nearly half the circle starts when nothing else is outstanding, and one of
 // half the circle is refused; a window never lets more out.
 func TestOutstandingPSNs(t *testing.T) {
 	cfg := base(qp.RC)
@@ -69,7 +69,7 @@ func TestOutstandingPSNs(t *testing.T) {
 	require.Equal(t, uint32(1<<31-256), out.Packet.RETH.DMALen)
 	require.False(t, r.NextPacket(epoch, &out), "2^23 PSNs outstanding")
 
-	// A READ that needs more than the window waits until it is alone.
+	// A READ that needs more than the window waits until nothing else is outstanding.
 	cfg.Window = 2
 	r = sender(t, cfg, func(a *qp.Attr) { a.PathMTU, a.SQPSN = 256, 0 })
 	require.NoError(t, r.PostSend(epoch, &qp.SendWR{}))
@@ -180,7 +180,7 @@ func TestAlwaysAsked(t *testing.T) {
 	})
 }
 
-// Rule RQ-11: data is read when the packet is made.
+// Rule RQ-11: data is read when the packet is built.
 func TestDataReadWhenMade(t *testing.T) {
 	r := sender(t, base(qp.RC), func(a *qp.Attr) { a.PathMTU = 256 })
 	data := bytes.Repeat([]byte{1}, 300)
@@ -309,7 +309,7 @@ func TestAckTimeout(t *testing.T) {
 }
 
 // Rule RQ-32: every retry_cnt allows just so many retries of each kind of trigger, and
-// 7 is for ever with LinuxRetryForever alone.
+// 7 means without limit only with LinuxRetryForever.
 func TestRetryCount(t *testing.T) {
 	timeout := func(r *qp.Requester) time.Time {
 		d, _ := r.Deadline()

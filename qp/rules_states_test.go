@@ -26,7 +26,7 @@ func attrs(t *testing.T, q *qp.QP, mask qp.AttrMask, set func(*qp.Attr)) {
 }
 
 // Rule RQ-31: a timeout that is set in SQD while a request is outstanding starts the
-// timer, and 0 stops it. Other attributes leave timer and retries alone (RQ-32).
+// timer, and 0 stops it. Other attributes do not change timer and retries (RQ-32).
 func TestTimeoutInSQD(t *testing.T) {
 	for _, typ := range []qp.Type{qp.RC, qp.XRCSend} {
 		q, err := qp.New(base(typ))

@@ -74,7 +74,7 @@ func hexOf(b []byte) string {
 	return string(s)
 }
 
-// TestKnownAnswer holds the ICRC of a frame that was made with two independent
+// TestKnownAnswer holds the ICRC of a frame that was built with two independent
 // implementations, zlib's CRC over a masked copy and Scapy 2.5's own.
 // Rule WI-15.
 func TestKnownAnswer(t *testing.T) {

@@ -247,7 +247,7 @@ func describeMAD(m map[string]string, b []byte) {
 }
 
 // vector is one packet of testdata/vectors.json: captures of several vendors'
-// adapters and hand-made packets with their ICRC from two other implementations.
+// adapters and hand-built packets with their ICRC from two other implementations.
 type vector struct {
 	ID, Description string
 	LinkType        string `json:"link_type"`

@@ -202,7 +202,7 @@ func TestProperties(t *testing.T) {
 		require.Equal(t, fresh, got.AppendTo(nil), "encode after decode")
 		require.Equal(t, in, b, "the input was written to")
 
-		// Find sets the same and leaves the packet alone.
+		// Find sets the same and does not change the packet.
 		found := dirty(t)
 		all := *got
 		all.Packet = found.Packet
@@ -246,7 +246,7 @@ func checkBytes(t require.TestingT, link frame.Link, b []byte, wireLen int, d fr
 	err := d.Decode(link, b, wireLen, f)
 	found := dirty(t)
 	findErr := d.Find(link, b, wireLen, found)
-	require.Equal(t, before.Packet, found.Packet, "Find leaves the packet alone")
+	require.Equal(t, before.Packet, found.Packet, "Find does not change the packet")
 	if findErr != nil {
 		require.Equal(t, before, found)
 		require.Equal(t, findErr, err, "what cannot be found cannot be decoded, for the same reason")
@@ -275,7 +275,7 @@ func checkBytes(t require.TestingT, link frame.Link, b []byte, wireLen int, d fr
 	}
 
 	// The short cuts for plain frames and the long way agree: the network packet
-	// alone takes the long way.
+	// by itself takes the slow path.
 	if link == frame.Ethernet && len(b) > 14 &&
 		(binary.BigEndian.Uint16(b[12:]) == 0x0800 && b[14]>>4 == 4 || binary.BigEndian.Uint16(b[12:]) == 0x86dd && b[14]>>4 == 6) {
 		g := dirty(t)

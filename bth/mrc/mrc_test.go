@@ -26,7 +26,7 @@ var (
 )
 
 // vector is one packet of testdata/vectors.json. They were built by an encoder
-// written for that purpose alone, from the tables that doc.go names; an emulator
+// written only for that purpose, from the tables that doc.go names; an emulator
 // of an end host and a dissector, both by others, read the same values from them,
 // and Scapy computes the same ICRCs.
 type vector struct {

@@ -91,7 +91,7 @@ func TestBits(t *testing.T) {
 		rtx, ts bool
 		resv7   uint8
 	}{{false, false, 0x4f}, {true, false, 0x6f}, {false, true, 0x5f}, {true, true, 0x7f}} {
-		h.Resv7 = 0x4f // what is not theirs is left alone
+		h.Resv7 = 0x4f // other bits are not changed
 		mrc.SetRtx(&h, c.rtx)
 		mrc.SetTS(&h, c.ts)
 		require.Equal(t, c.resv7, h.Resv7)

@@ -231,7 +231,7 @@ func serializable(t *testing.T, p gopacket.Packet) []gopacket.SerializableLayer 
 }
 
 // TestSerialize writes all packets again: once as they stand, which must give
-// the bytes that came from the wire, and once with lengths, pad and ICRC made
+// the bytes received from the wire, and once with lengths, pad and ICRC built
 // anew, from layers in which these were spoilt. The ICRC must be that of the
 // Linux driver.
 func TestSerialize(t *testing.T) {
@@ -390,7 +390,7 @@ func TestErrors(t *testing.T) {
 	d.SrcQP = 1 << 24
 	require.ErrorIs(t, write(d), bth.ErrRange)
 
-	// Decoding. What fails leaves the receiver alone.
+	// Decoding. What fails does not change the receiver.
 	none := gopacket.NilDecodeFeedback
 	good := buf.Bytes()
 	_ = good
@@ -576,7 +576,7 @@ func TestCheckICRCOfOthers(t *testing.T) {
 }
 
 // BenchmarkDecode decodes a RDMA WRITE First of a capture: with gopacket down to
-// UDP alone, with our layers to the payload, and with package frame.
+// UDP only, with our layers to the payload, and with package frame.
 func BenchmarkDecode(b *testing.B) {
 	var data []byte
 	var f frame.Frame

@@ -316,7 +316,7 @@ func TestRefusals(t *testing.T) {
 	// A disk that is disabled takes no commands.
 	require.NoError(t, h.SetProperty(ctx, nvme.PropertyCC, nvme.CCEntrySizes))
 	status(nvme.SequenceError, admin(nvme.Command{Opcode: nvme.Identify, CDW10: [6]uint32{1}}, buf[:4096]))
-	require.Error(t, h.Read(ctx, 0, buf[:512]), "its I/O queues are gone")
+	require.Error(t, h.Read(ctx, 0, buf[:512]), "its I/O queues were deleted")
 	require.NoError(t, h.SetProperty(ctx, nvme.PropertyCC, nvme.CCEntrySizes|nvme.CCEnable))
 	require.NoError(t, admin(nvme.Command{Opcode: nvme.Identify, CDW10: [6]uint32{1}}, buf[:4096]))
 }
@@ -408,7 +408,7 @@ func TestNoConnect(t *testing.T) {
 	require.NoError(t, h.Close())
 }
 
-// When a controller has failed, all of its queues end at once, and it is gone.
+// When a controller has failed, all of its queues end at once, and it is removed.
 func TestControllerFails(t *testing.T) {
 	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", nil)
 	ctx := limit(t)
@@ -441,7 +441,7 @@ func TestRestart(t *testing.T) {
 			if round == 0 {
 				require.NoError(t, h.Write(ctx, 100, data))
 				require.NoError(t, h.Flush(ctx))
-				b.stop() // in the middle: the host has not gone
+				b.stop() // in the middle: the host is still connected
 				require.Eventually(t, func() bool { return h.Read(ctx, 0, got) != nil }, 10*time.Second, time.Millisecond)
 				_ = h.Close()
 				return

@@ -87,7 +87,7 @@ func points(page, class string) int {
 }
 
 // Both directions of a connection have a time line of their own, each with the
-// PSNs of its requests alone.
+// PSNs of only its requests.
 func TestBothDirections(t *testing.T) {
 	_, text := page(t, captures+"cm-rping.pcap")
 	var axes []string

@@ -851,7 +851,7 @@ func liveDevice(t *testing.T, agent string) (*device, *endpoint.Endpoint) {
 	return d, far
 }
 
-// TestHostDies: when the agent is gone, the device is blamed if its host started anew, and only
+// TestHostDies: when the agent does not respond, the device is blamed if its host started anew, and only
 // then.
 func TestHostDies(t *testing.T) {
 	console := filepath.Join(t.TempDir(), "console")

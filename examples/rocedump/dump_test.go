@@ -394,7 +394,7 @@ func TestTunnels(t *testing.T) {
 	require.Equal(t, "vxlan", summaries(t, out)[0].Tunnels[0].Kind)
 }
 
-// TestNamed: what is not looked into is named, alone and beside RoCE, in every
+// TestNamed: what is not decoded is named, by itself and beside RoCE, in every
 // form of output.
 func TestNamed(t *testing.T) {
 	file := func(places ...int) []byte {

@@ -151,7 +151,7 @@ func vectorBytes(t testing.TB, ids ...string) (out [][]byte) {
 }
 
 // TestMRCMatchedOp: the op of a response is that of its request, wherever the
-// response has it; of a response alone it is the field.
+// response has it; of a response without its request it is the field.
 func TestMRCMatchedOp(t *testing.T) {
 	b := vectorBytes(t, "M25", "M28")
 	request, response := b[0], b[1]

@@ -258,7 +258,7 @@ func TestOther(t *testing.T) {
 	require.Nil(t, got[7].BTH)
 
 	_, out, _ = exec(file, "-json", "-")
-	require.Len(t, objects(t, out), 5, "without -all RoCE alone")
+	require.Len(t, objects(t, out), 5, "without -all only RoCE")
 
 	_, out, _ = exec(file, "-all", "-")
 	require.Equal(t, `     1 01:46:40.000000005 192.0.2.1   > 192.0.2.2   CNP                      qp 0xabcdef psn 16777214 -SCB    16 B icrc good vlan 100 vlan 200

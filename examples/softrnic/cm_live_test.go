@@ -103,7 +103,7 @@ func (l *lab) testCM(t *testing.T) {
 				})
 				t.Run(name+"/server there", func(t *testing.T) {
 					if loss != 0 && c.tool == "rdma_server, rdma_client" {
-						t.Skip("it hangs where the last message to it is lost after we have gone")
+						t.Skip("it hangs where the last message to it is lost after we have ended")
 					}
 					l.results.record(t, row, asks)
 					server := c.server

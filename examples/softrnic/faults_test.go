@@ -49,7 +49,7 @@ func (l *lab) testFaults(t *testing.T) {
 								break
 							}
 						}
-						t.Logf("%d frames met with a fault", l.wire.met())
+						t.Logf("%d frames had a fault", l.wire.met())
 						require.GreaterOrEqual(t, l.wire.met(), 10)
 					})
 				}

@@ -278,7 +278,7 @@ func (c *conn) sendTheirs(t *testing.T, m message, size int) {
 		require.Equal(t, window, wc.InvRKey)
 		c.do(func(time.Time) {
 			_, ok := c.regs.Remote(qp.RemoteAccess{PD: c.pd, QPN: c.qp.Num(), RKey: window, VA: ourVA, Len: 1, Right: qp.RemoteRead})
-			require.False(t, ok, "the window is gone")
+			require.False(t, ok, "the window is no longer valid")
 			require.NoError(t, c.regs.Deregister(window))
 		})
 	}

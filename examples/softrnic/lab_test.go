@@ -482,7 +482,7 @@ Known of the driver:
 	return b.String()
 }
 
-// lines returns the rows alone. Those of the page that this run has not tried stay as they
+// lines returns only the rows. Those of the page that this run has not tried stay as they
 // are.
 func (r *results) lines() string {
 	keys, cells := []string(nil), map[string][2]string{}

@@ -132,7 +132,7 @@ func TestAgainstItself(t *testing.T) {
 				var out string
 				code := 2
 				for end := time.Now().Add(20 * time.Second); code != 0 && time.Now().Before(end); {
-					// The server is not listening yet, or the last one's socket not gone.
+					// The server is not listening yet, or the last one's socket not closed.
 					out, code = program(strings.Fields(wire[1] + " " + what + client)...)
 					select {
 					case r := <-served:

@@ -440,7 +440,7 @@ func reuses(line string) bool {
 // Under loss, duplication and reordering programs end well with their data right, and what
 // was on the wire keeps the rules: both ends' captures are judged by rocecheck. udaddy
 // waits for each datagram, of which a lost one is lost, and for a connection whose response
-// was lost its server is asked twice (as with a kernel): its requests alone are lost.
+// was lost its server is asked twice (as with a kernel): only its requests are lost.
 func TestFaults(t *testing.T) {
 	dir := t.TempDir()
 	judge := filepath.Join(dir, "rocecheck")

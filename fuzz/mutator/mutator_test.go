@@ -273,7 +273,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestFrameAgain: frame n of a run is made by itself.
+// TestFrameAgain: frame n of a run is built by itself.
 func TestFrameAgain(t *testing.T) {
 	in := frames(t, 300)
 	cfg := mutator.Config{Seed: 9, Keep: 10}
@@ -332,7 +332,7 @@ func TestReplay(t *testing.T) {
 	require.ErrorIs(t, mutator.Replay(t.Context(), 0, source(), func(*mutator.Record) error { return full }), full)
 }
 
-// BenchmarkMutate has a copy and the ICRC alone beside it: no mutator that makes
+// BenchmarkMutate has only a copy and the ICRC beside it: no mutator that builds
 // valid frames does without them.
 func BenchmarkMutate(b *testing.B) {
 	var r mutator.Record

@@ -122,7 +122,7 @@ func trailer(r *mutator.Record) int {
 	return len(f.Trailer)
 }
 
-// TestKinds: every kind, alone, changes bytes of some frame and is the one
+// TestKinds: every kind, by itself, changes bytes of some frame and is the one
 // reported, on every frame to which it applies.
 func TestKinds(t *testing.T) {
 	recs := append(append(built(), captured(t)[:200]...), builtMRC()...)

@@ -21,7 +21,7 @@ var exploreStates = flag.Int("explore", 0, "TestExploreMachines: most states of 
 // datagrams, and an owner of each machine that decides when it likes.
 const (
 	xWire  = 3 // datagrams in flight in each direction
-	xCalls = 5 // calls that an owner hears of
+	xCalls = 5 // calls of which an owner has an event
 
 	xRetries = 2
 )
@@ -74,7 +74,7 @@ type xEnd struct {
 	m     *Machine
 	n     int
 	calls [xCalls]xCall
-	made  int // calls begun
+	made  int // calls started
 	qpns  uint32
 	done  uint64 // Ignored: calls to the machine that may have it send something
 }
@@ -229,7 +229,7 @@ func (s *xScenario) moves(w *xWorld, to []explore.Move) []explore.Move {
 	return to
 }
 
-// partner returns the active call that was made ready with what c accepted.
+// partner returns the active call that c accepted.
 func (s *xScenario) partner(w *xWorld, i int, c *xCall) *xCall {
 	e := &w.ends[1-i]
 	for k := range e.calls[:e.n] {
@@ -428,7 +428,7 @@ func (s *xScenario) allowed(c *xCall, err error) error {
 }
 
 // answered takes the error of ReplySIDR: the peer's patience may be over, of which
-// an owner does not hear.
+// an owner has no event.
 func (s *xScenario) answered(err error) error {
 	if errors.Is(err, ErrCall) {
 		return nil
@@ -499,7 +499,7 @@ func (s *xScenario) event(w *xWorld, i int, ev *Event) error {
 	}
 	if c == nil {
 		if ev.Kind != EventRequest && ev.Kind != EventSIDRRequest {
-			return errors.New("CM-20: of a call that its owner did not hear of")
+			return errors.New("CM-20: of a call of which its owner had no event")
 		}
 		c = e.add()
 		c.id, c.stage, c.sidr = ev.ID, xOffered, ev.Kind == EventSIDRRequest
@@ -642,7 +642,7 @@ func (s *xScenario) agreed(w *xWorld) error {
 				return fmt.Errorf("end %d: call %#x stands, and the peer knows nothing of it", i, c.id)
 			case f.m.State(peer.id) == Established:
 			case !peer.learned:
-				return fmt.Errorf("end %d: call %#x stands, the peer's is %v, and nobody heard of a failure", i, c.id, f.m.State(peer.id))
+				return fmt.Errorf("end %d: call %#x is established, the peer's is %v, and there was no event of a failure", i, c.id, f.m.State(peer.id))
 			case !w.lost:
 				return fmt.Errorf("end %d: call %#x stands, the peer's is %v, and no last word was lost", i, c.id, f.m.State(peer.id))
 			}

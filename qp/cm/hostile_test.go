@@ -26,7 +26,7 @@ func (w *world) hostile(rng *rand.Rand, loss, dup float64, late time.Duration) {
 	}
 }
 
-// agreed checks that no call stands at one side alone, once nothing is under way.
+// agreed checks that no call is established at only one side, once no message is in flight.
 // One case is the data's to find out: the REJ that said that the passive side gave
 // up was lost, as all before it.
 func (w *world) agreed() {
@@ -42,7 +42,7 @@ func (w *world) agreed() {
 		for _, b := range w.b.ids {
 			found = found || w.b.m.State(b) == cm.Established && w.b.of(b, cm.EventRequest).Attr.DestQPN == e.Attr.QPN
 		}
-		require.True(w.t, found, "call %#x stands at a alone: %q", id, w.log)
+		require.True(w.t, found, "call %#x is established only at a: %q", id, w.log)
 	}
 }
 

@@ -213,7 +213,7 @@ func TestMachineRejectEstablished(t *testing.T) {
 }
 
 // Rule CM-8: a REJ is not sent again, so it takes the place of an event that was not
-// polled; an owner that has not heard of the call hears nothing.
+// polled; an owner that had no event of the call has none now.
 func TestMachineRejectUnpolled(t *testing.T) {
 	rej := func(w *world, from *side, id uint32) []byte {
 		require.NoError(t, from.m.Disconnect(w.now, id, nil))

@@ -35,7 +35,7 @@ type side struct {
 	events []string
 	all    []cm.Event
 	last   map[uint32]int // last events of a call
-	ids    []uint32       // calls in the order in which they were heard of
+	ids    []uint32       // calls in the order of their first events
 	// on responds to an event; nil does nothing.
 	on func(s *side, e *cm.Event)
 }

@@ -182,7 +182,7 @@ func TestPropValues(t *testing.T) {
 	})
 }
 
-// Validate accepts of each field, alone in a message, exactly what comes back from the wire:
+// Validate accepts of each field, set by itself, exactly what decoding returns:
 // of numbers all around each power of two, of data all lengths.
 func TestEachFieldFits(t *testing.T) {
 	for name, c := range codecs {

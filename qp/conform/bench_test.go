@@ -458,7 +458,7 @@ func TestMemoryOfFlows(t *testing.T) {
 	for i := range flows / 2 {
 		for _, r := range base {
 			d := append([]byte(nil), r.data...)
-			// Two addresses of one connection; the ICRC is made right.
+			// Two addresses of one connection; the ICRC is repaired.
 			d[27], d[28], d[31], d[32] = byte(i>>8), byte(i), byte(i>>8), byte(i)
 			fixIP(d)
 			w.HandleFrame(r.ts.Add(time.Duration(i)*time.Microsecond), frame.Ethernet, d, len(d))

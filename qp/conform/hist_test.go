@@ -53,7 +53,7 @@ func TestQuantiles(t *testing.T) {
 }
 
 // The PSNs that were skipped are found again one by one, wherever a range is split, and more
-// ranges than are kept forget the oldest alone.
+// ranges than are kept forget only the oldest.
 func TestSkips(t *testing.T) {
 	w, err := New(Config{})
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/roce-go/roce/qp/simnet"
 )
 
-// TestMetrics holds the counts against those that testdata/metrics.sh made with
+// TestMetrics holds the counts against those that testdata/metrics.sh computed with
 // tshark's filters.
 func TestMetrics(t *testing.T) {
 	b, err := os.ReadFile("testdata/metrics.txt")

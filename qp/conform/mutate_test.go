@@ -374,7 +374,7 @@ var silent = []struct {
 	name, capture, why string
 	make               func(*tape)
 }{
-	{"AckReq without a response", "rc-mixed", "a peer that is gone, and a cable that was pulled, look the same", func(tp *tape) { tp.recs = tp.recs[:55] }},
+	{"AckReq without a response", "rc-mixed", "a peer that was switched off, and a cable that was pulled, look the same", func(tp *tape) { tp.recs = tp.recs[:55] }},
 	{"READ without a response", "rc-mixed", "the capture may have lost the responses", func(tp *tape) { tp.drop(42, 43, 44) }},
 	{"two responses swapped", "rc-mixed", "the network may have done that", func(tp *tape) { tp.move(50, 52, 100*us) }},
 	{"READ response behind the next", "rc-mixed", "the network may have done that", func(tp *tape) { tp.move(44, 48, 100*us) }},

@@ -48,7 +48,7 @@ func (tp *tape) all(f func(n int, fr *frame.Frame) bool) *tape {
 	return tp
 }
 
-// raw changes the bytes of frame n from the Ethernet header on; the ICRC is made
+// raw changes the bytes of frame n from the Ethernet header on; the ICRC is computed
 // right afterwards when fix is set.
 func (tp *tape) raw(n int, fix bool, f func(b []byte)) *tape {
 	r := &tp.recs[n-1]

@@ -95,7 +95,7 @@ func TestHPCCUseAndQueue(t *testing.T) {
 	}
 }
 
-// Beyond the limit HPCC has a standing queue. With the rates alone that would be
+// Beyond the limit HPCC has a standing queue. With only the rates that would be
 // C T (eta C/(C - N AI) - 1), where they add up to C. But windows bind first: with s the
 // sum of the rates over C, x = N AI/C, and the network's own round trip b T,
 //
@@ -103,7 +103,7 @@ func TestHPCCUseAndQueue(t *testing.T) {
 //	U:        1 + q/(C T) = eta s/(s - x)
 //
 // which is a quadratic equation for s. The queue is that within 5 %, and less than with
-// rates alone.
+// only the rates.
 func TestHPCCBeyondTheLimit(t *testing.T) {
 	const c, eta, rtt, n, b = 100e9, 0.95, 13e-6, 10, 12.0 / 13
 	for _, x := range []float64{0.2, 0.4} {
@@ -122,7 +122,7 @@ func TestHPCCBeyondTheLimit(t *testing.T) {
 		net.run(1e6)
 		net.reset()
 		net.run(2e6)
-		t.Logf("N AI = %v C: queue %.1f KB, by windows %.1f KB, by rates alone %.1f KB", x, net.mean()/1e3, want/1e3, c/8e3*rtt*(eta/(1-x)-1))
+		t.Logf("N AI = %v C: queue %.1f KB, by windows %.1f KB, by rates only %.1f KB", x, net.mean()/1e3, want/1e3, c/8e3*rtt*(eta/(1-x)-1))
 		require.InEpsilon(t, want, net.mean(), 0.05)
 		require.Less(t, net.mean(), c/8*rtt*(eta/(1-x)-1))
 		require.Greater(t, net.use(), 0.999)

@@ -60,7 +60,7 @@ func TestBlindAttacker(t *testing.T) {
 	require.NoError(t, x.WriteRemote(ctx, mr.Remote(), []byte("still works")))
 }
 
-// A flood of requests for connections leaves those that stand alone.
+// A flood of requests for connections does not harm those that are established.
 func TestRequestFlood(t *testing.T) {
 	a, b := two(t, "memory", endpoint.Config{})
 	x, y := joined(t, a, b, nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/roce-go/roce/crc"
 )
 
-// sent returns the UDP payload of a packet whose ICRC was made with an
+// sent returns the UDP payload of a packet whose ICRC was computed with an
 // identification, and the judge of it.
 func sent(t testing.TB, id uint16, n int) (*judge, []byte) {
 	f := frame.Frame{
@@ -43,7 +43,7 @@ func (s *judge) judge(payload []byte) (uint16, bool) {
 	return s.find(append(header(nil, s.from, s.local, len(payload)), payload...))
 }
 
-// TestIdentificationIsFound finds each of the 65536 out of the ICRC alone.
+// TestIdentificationIsFound finds each of the 65536 from only the ICRC.
 func TestIdentificationIsFound(t *testing.T) {
 	for _, n := range []int{0, 1024} {
 		for id := 0; id < 1<<16; id += 1 + id%7 {
@@ -96,7 +96,7 @@ func TestCorruptIsRefused(t *testing.T) {
 	}
 }
 
-// TestHeader: what is made up is what the frame package builds.
+// TestHeader: the header built here is the one that package frame builds.
 func TestHeader(t *testing.T) {
 	for _, dst := range []string{"192.0.2.2", "2001:db8::2"} {
 		f := frame.Frame{Link: frame.Ethernet, Net: frame.IPv4, DF: true, SrcPort: 4791, DstPort: 4791,
@@ -117,7 +117,7 @@ func TestHeader(t *testing.T) {
 }
 
 // TestIdentificationOfTheKernel finds the identifications that the kernel's driver
-// gave its packets, of which the socket sees the UDP payload alone.
+// gave its packets, of which the socket sees only the UDP payload.
 func TestIdentificationOfTheKernel(t *testing.T) {
 	for _, name := range []string{"rc-send", "rc-write-mtu256", "rc-read-mtu4096", "ud", "rc-atomic"} {
 		r, err := capture.Open("../../fuzz/captures/"+name+".pcap", nil)

@@ -51,7 +51,7 @@ func tapped(t *testing.T) (a, b *endpoint.Endpoint, name string) {
 	goroutines(t)
 	name = linkName()
 	if ip(t, "tuntap add mode tap name "+name) != nil {
-		t.Skip("no TAP interface can be made here")
+		t.Skip("no TAP interface can be created here")
 	}
 	t.Cleanup(func() { _ = ip(t, "link del "+name) })
 	require.NoError(t, ip(t, "link set "+name+" mtu 1500 up"))
@@ -98,7 +98,7 @@ func veth(t testing.TB, addrs ...string) (a, b *endpoint.Endpoint) {
 	goroutines(t)
 	name := linkName()
 	if ip(t, "link add "+name+"a type veth peer name "+name+"b") != nil {
-		t.Skip("no veth pair can be made here")
+		t.Skip("no veth pair can be created here")
 	}
 	t.Cleanup(func() { _ = ip(t, "link del "+name+"a") })
 	open := func(end, addr string) *endpoint.Endpoint {
@@ -122,7 +122,7 @@ func TestPacketJoined(t *testing.T) {
 			goroutines(t)
 			name := linkName()
 			if ip(t, "link add "+name+"a type veth peer name "+name+"b") != nil {
-				t.Skip("no veth pair can be made here")
+				t.Skip("no veth pair can be created here")
 			}
 			t.Cleanup(func() { _ = ip(t, "link del "+name+"a") })
 			for _, end := range []string{"a", "b"} {
@@ -348,7 +348,7 @@ func TestLinkLocal(t *testing.T) {
 	name := linkName()
 	goroutines(t)
 	if ip(t, "tuntap add mode tap name "+name) != nil {
-		t.Skip("no interface can be made here")
+		t.Skip("no interface can be created here")
 	}
 	defer func() { _ = ip(t, "link del "+name) }()
 	for _, s := range []string{"link set " + name + " up", "addr add fe80::9:1/64 dev " + name + " nodad", "addr add fe80::9:2/64 dev " + name + " nodad"} {

@@ -142,7 +142,7 @@ func TestVictim(t *testing.T) {
 	require.Less(t, paused, 2*time.Millisecond)
 }
 
-// met is what a bottleneck is like when flows have met there for a while.
+// met is the state of a bottleneck that flows have shared for a while.
 type met struct{ mean, use, jain float64 }
 
 // meet has n hosts send messages of size bytes without end to one, each host with what

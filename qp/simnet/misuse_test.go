@@ -207,7 +207,7 @@ func TestNoRoute(t *testing.T) {
 	require.Equal(t, f.Hosts()[0].Out().Counters().Packets, f.Switches()[0].NoRoute())
 }
 
-// TestTopologyOfIPv6: the hosts of a ready-made network count up from an address.
+// TestTopologyOfIPv6: the hosts of a ready network count up from an address.
 func TestTopologyOfIPv6(t *testing.T) {
 	f, err := lab.Topology{Host: simnet.HostConfig{Addr: netip.MustParseAddr("2001:db8::1")}}.Dumbbell(2)
 	require.NoError(t, err)

@@ -72,7 +72,7 @@ func TestMarkBeforePause(t *testing.T) {
 
 // Whatever comes and goes, the pools of a dynamic buffer are never overdrawn and empty
 // in the end, a lossless packet finds room as long as its peer obeys, and a port that is
-// alone gets more than one of many.
+// without others gets more than one of many.
 func TestBufferAccounting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		top := simnet.SwitchConfig{
@@ -127,7 +127,7 @@ func TestBufferAccounting(t *testing.T) {
 	})
 }
 
-// A dynamic buffer gives one port that is alone most of it, where a static one gives it
+// A dynamic buffer gives the only busy port most of it, where a static one gives it
 // its part.
 func TestDynamicGivesMoreToOne(t *testing.T) {
 	pauses := func(s simnet.SwitchConfig) uint64 {
@@ -246,7 +246,7 @@ func TestTrimmedCopy(t *testing.T) {
 }
 
 // What finds no room is cut to its headers and arrives, marked, so that the receiver
-// hears of the loss at once. With bytes the headers' lengths and checksum are right.
+// is notified of the loss at once. With bytes the headers' lengths and checksum are right.
 func TestTrimming(t *testing.T) {
 	for _, carry := range []simnet.Carry{simnet.Bytes, simnet.Decoded, simnet.Shared} {
 		f, err := lab.Topology{Network: simnet.Config{Carry: carry},

@@ -209,7 +209,7 @@ func TestAddressesThatCannotBe(t *testing.T) {
 	require.ErrorIs(t, ud.PostSend(start, &qp.SendWR{Op: qp.OpSend, AH: qp.NewAddressHandle(qp.AHAttr{})}), softnic.ErrAddress)
 }
 
-// TestLatePackets: those of a QP that is gone, or not there yet, find nobody, and
+// TestLatePackets: those for a QP that was destroyed, or does not exist yet, are dropped, and
 // its number is used again last.
 func TestLatePackets(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{MaxQPs: 4}, "192.0.2.1")
@@ -746,7 +746,7 @@ func TestAcknowledgeInVLAN(t *testing.T) {
 }
 
 // TestWhatPortsAreAsked: what callers may ask of ports and QPs, also of those that are not
-// connected, or gone.
+// connected, or was destroyed.
 func TestWhatPortsAreAsked(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{LineRate: 7e9}, "192.0.2.1", "2001:db8::1")
 	for i, want := range map[int]string{0: "::ffff:192.0.2.1", 1: "2001:db8::1"} {

@@ -444,7 +444,7 @@ func TestCallServices(t *testing.T) {
 	}
 }
 
-// TestWorkIsTold: whoever waits for OnWork hears of each call that has the port send
+// TestWorkIsTold: OnWork is called after each call that has the port send
 // something, and of datagrams that do.
 func TestWorkIsTold(t *testing.T) {
 	var told [2]int
@@ -889,7 +889,7 @@ func TestRightsWithoutResources(t *testing.T) {
 }
 
 // TestCallWhoseQueuePairIsTaken: a reply for a queue pair that its owner took elsewhere
-// meanwhile is rejected; a caller with queue pairs of its own hears of the reply.
+// meanwhile is rejected; a caller with queue pairs of its own has an event of the reply.
 func TestCallWhoseQueuePairIsTaken(t *testing.T) {
 	for _, own := range []bool{false, true} {
 		w := newWired(t, nil)

@@ -404,7 +404,7 @@ func mustGID(p *softnic.Port) netip.Addr {
 	return netip.AddrFrom16(g).Unmap()
 }
 
-// A full window holds back requests alone, and a pacer also READ responses; an
+// A full window holds back only requests, and a pacer also READ responses; an
 // acknowledgement always leaves.
 func TestFullWindowLetsResponsesPass(t *testing.T) {
 	for _, paced := range []bool{false, true} {

@@ -175,7 +175,7 @@ func TestManyUnresolved(t *testing.T) {
 }
 
 // TestHeardBeforeAsked: a queue pair whose peer's address has not had its turn to be asked
-// for sends when it is heard of.
+// for sends when a frame of it is received.
 func TestHeardBeforeAsked(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
 	for i := range 64 {
@@ -383,7 +383,7 @@ func TestNeighborMoves(t *testing.T) {
 		}
 	})
 	t.Run("given, no age", func(t *testing.T) {
-		for _, heard := range []bool{false, true} { // of it before
+		for _, heard := range []bool{false, true} { // frames of it were received before
 			p := onePort(t, 1, softnic.Config{NeighborAge: time.Minute}, "192.0.2.1")
 			if heard {
 				p.HandleFrame(start, arp(2, old, "192.0.2.1"))
@@ -689,7 +689,7 @@ func TestNeighborTableBound(t *testing.T) {
 	}
 	require.Equal(t, []byte{10, 11, 12}, known(), "a full table takes no stranger")
 	p.AddNeighbor(netip.MustParseAddr("192.0.2.77"), frame.MAC{2, 77})
-	require.Equal(t, []byte{11, 12}, known(), "the oldest made room")
+	require.Equal(t, []byte{11, 12}, known(), "the oldest was removed")
 	p.AddNeighbor(netip.MustParseAddr("::ffff:192.0.2.11"), frame.MAC{2, 0, 0, 0, 0, 11}) // no stranger any more
 	p.AddNeighbor(netip.MustParseAddr("192.0.2.78"), frame.MAC{2, 78})
 	require.Equal(t, []byte{11}, known())

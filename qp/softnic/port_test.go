@@ -314,7 +314,7 @@ func TestSetPaused(t *testing.T) {
 	require.EqualValues(t, 5, softnic.Priority(48<<2, true, 5<<13|1))
 }
 
-// A QP after Destroy, and one that no port made: calls fail with an error.
+// A QP after Destroy, and one that no port created: calls fail with an error.
 func TestNoPort(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
 	gone, _ := qpOf(t, p, start, qp.UD, qp.AHAttr{}, nil)

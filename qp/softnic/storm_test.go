@@ -229,7 +229,7 @@ func TestStorm(t *testing.T) {
 					t.Fatal("a packet with a bad ICRC was looked at")
 				}
 				if sent := v.settle(); sent != 0 {
-					t.Fatalf("a packet with a bad ICRC made the port send %d frames", sent)
+					t.Fatalf("after a packet with a bad ICRC the port sent %d frames", sent)
 				}
 			}
 			v.now = v.now.Add(time.Duration(m.rng.IntN(3000)))
@@ -254,7 +254,7 @@ func TestStorm(t *testing.T) {
 }
 
 // FuzzHandleFrame feeds a port with QPs of every kind two frames, whose ICRCs are
-// made right where the first byte asks for it.
+// repaired where the first byte says so.
 func FuzzHandleFrame(f *testing.F) {
 	for i, b := range allCaptures(f) {
 		if i%40 == 0 {

@@ -16,7 +16,7 @@ const (
 	whyQueues    = "completion queues have no size, no completion channels and no vectors: they never overflow, and the caller polls"
 	whyHandles   = "objects are Go values: there are no handles to be wrong, and no reference counts that keep one from going"
 	whyEmpty     = "a region may have no bytes, whether registered for the first time or again"
-	whyOneBind   = "one request binds windows of both types, and each type is made by a call of its own: neither can name a wrong type"
+	whyOneBind   = "one request binds windows of both types, and each type is allocated by a call of its own: neither can name a wrong type"
 	whyDevice    = "devices, contexts, limits of cards and kinds of pages are the host's"
 	whyThreads   = "a port is a machine for one goroutine; qp/endpoint locks it"
 	whyWindow    = "a window keeps no region alive: what it granted ends with the region"

@@ -147,7 +147,7 @@ func TestNeighborsInVLAN(t *testing.T) {
 	require.NotZero(t, questions)
 }
 
-// TestOtherAddressOfPort: a connected QP takes packets to its own address alone, in
+// TestOtherAddressOfPort: a connected QP accepts only packets to its own address, in
 // the version of RoCE that this speaks.
 func TestOtherAddressOfPort(t *testing.T) {
 	a := netip.MustParseAddr("2001:db8::1")

@@ -281,7 +281,7 @@ func TestEditcap(t *testing.T) {
 		w := want[i]
 		if i >= 2 {
 			w.link, w.iface = frame.RawIP, 1
-			w.data = w.data[14:] // editcap -C leaves the wire length alone
+			w.data = w.data[14:] // editcap -C does not change the wire length
 		}
 		require.Equal(t, w, g, "record %d", i)
 	}

@@ -66,7 +66,7 @@ func TestCommand(t *testing.T) {
 		require.Equal(t, c.want, got, c.name)
 		require.Equal(t, append([]byte{1}, b...), got.AppendTo([]byte{1}), c.name)
 		require.ErrorIs(t, got.Decode(b[:63]), ErrShort)
-		require.Equal(t, c.want, got, "left alone")
+		require.Equal(t, c.want, got, "unchanged")
 	}
 	require.Equal(t, uint64(0x1234567800000009), (&Command{CDW10: [6]uint32{9, 0x12345678}}).Cdw(10))
 }

@@ -94,7 +94,7 @@ func TestFingerprint(t *testing.T) {
 		{"a time", func(w *graph) { w.a.due = w.a.due.Add(1) }, false},
 		{"a duration", func(w *graph) { w.a.every++ }, false},
 		{"what is ignored", func(w *graph) { w.a.count++ }, true},
-		{"the clock alone", func(w *graph) { w.now += 5 }, false}, // seen is nearer now
+		{"only the clock", func(w *graph) { w.now += 5 }, false}, // seen is nearer now
 		{"the clock and what is on it", func(w *graph) { w.now += 5; w.a.seen += 5; w.a.due = w.a.due.Add(5) }, true},
 	} {
 		w, v := sample(), sample()

@@ -68,7 +68,7 @@ func TestPoisson(t *testing.T) {
 	require.Empty(t, lab.Poisson(1, lab.Storage, 1, 0.5, 100e9, time.Second))
 }
 
-// A transfer that is alone takes the ideal time: what the simulated network shows is the
+// A transfer without others takes the ideal time: what the simulated network shows is the
 // arithmetic over links, for every size and distance.
 func TestIdeal(t *testing.T) {
 	for _, core := range []uint64{100e9, 400e9, 40e9} {
