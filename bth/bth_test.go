@@ -36,7 +36,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// golden holds bytes against the value they stand for, both ways.
+// golden compares bytes with their value, decoding and encoding.
 func golden[T any, P interface {
 	*T
 	Decode([]byte) error

@@ -147,7 +147,7 @@ func (l *link) deliver(i int) bool {
 	return moved
 }
 
-// run carries frames and lets time go by until nobody has anything to do.
+// run carries frames and advances the time until no port has anything to do.
 func (l *link) run() {
 	for rounds := 0; ; rounds++ {
 		if rounds > 20_000 {

@@ -7,7 +7,7 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// connect makes two queue pairs for each other.
+// connect creates two queue pairs and connects them.
 func connect(memory qp.Memory) (a, b *qp.QP) {
 	now := time.Unix(0, 0)
 	up := func(num, peer uint32) *qp.QP {

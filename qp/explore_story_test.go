@@ -225,7 +225,7 @@ func (s *exScenario) tell(moves []explore.Move, title string) [2]string {
 	if err != nil {
 		title += ": " + err.Error()
 	}
-	for i := range w.nodes { // what nobody looked at any more, and what would come next
+	for i := range w.nodes { // what was not checked any more, and what would come next
 		q, l := w.nodes[i].q, &s.log[i]
 		rest := func() {
 			for c := (qp.Completion{}); q.NextSendCompletion(&c) || q.NextRecvCompletion(&c); {

@@ -319,7 +319,7 @@ var exPattern = func() (t [256][exLong]byte) {
 	return t
 }()
 
-// exFill fills b, which stands at offset at of a message.
+// exFill fills b, which is at offset at of a message.
 func exFill(b []byte, tag byte, at int) { copy(b, exPattern[tag][at:]) }
 
 // exTag returns what b carries, and false when it is not one thing.
@@ -583,7 +583,7 @@ func (s *exScenario) apply(w *exWorld, m explore.Move) error {
 	return s.after(w)
 }
 
-// after takes what is complete, unless the applications are late, and looks at the
+// after polls completions, unless the applications are slow, and checks the
 // memory.
 func (s *exScenario) after(w *exWorld) error {
 	if !s.late {

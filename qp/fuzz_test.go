@@ -173,9 +173,9 @@ func (f *fuzzer) run() {
 			if h.head != h.tail {
 				h.head++
 			}
-		case 8: // repeats, or brings one before its turn or long after
+		case 8: // repeats one, or delivers it early or long after
 			f.deliver(1-i, &h.queue[f.pick(fuzzQueue)].p)
-		case 9: // one is changed by somebody who can make an ICRC
+		case 9: // one is changed by an attacker who can compute an ICRC
 			f.made.set(&h.queue[f.pick(fuzzQueue)].p)
 			f.change(&f.made.p)
 			f.deliver(1-i, &f.made.p)
@@ -402,7 +402,7 @@ func (f *fuzzer) change(p *bth.Packet) {
 	}
 }
 
-// forge makes a packet for h's peer from nothing, that looks as if h had sent it.
+// forge builds a packet to h's peer that looks as if h had sent it.
 func (f *fuzzer) forge(h *fuzzHost) {
 	peer := &f.hosts[2-int(h.q.Num())]
 	p := &f.made.p

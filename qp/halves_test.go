@@ -16,7 +16,7 @@ import (
 )
 
 // A requester without a QP, against a test bench that plays the card under test: the
-// bench refuses the first packet with an RNR NAK, loses the second, and then takes it.
+// bench refuses the first packet with an RNR NAK, loses the second, and then accepts it.
 func ExampleRequester() {
 	now := time.Unix(0, 0)
 	r, err := qp.NewRequester(qp.Config{QPN: 1, MaxSendWR: 4})
@@ -214,7 +214,7 @@ func readOf(key uint32, n psn.PSN, packets uint32) *bth.Packet {
 }
 
 // Rules RS-14, RS-21: an earlier READ that is asked for again while a later one is
-// being responded to goes first, and the later one goes on where it was.
+// being responded to goes first, and the later one continues where it was.
 func TestReplayBeforeLaterResponse(t *testing.T) {
 	r, _, key := reader(t, 3)
 	var out qp.Outgoing
@@ -236,7 +236,7 @@ func TestReplayBeforeLaterResponse(t *testing.T) {
 	require.Equal(t, []psn.PSN{0, 1}, psns())
 }
 
-// Rule RS-15: a replay whose region goes away in the middle is given up, and only that:
+// Rule RS-15: a replay whose region is deregistered in the middle is given up, and only that:
 // what was accepted after it is responded to, and the slot is used again.
 func TestWithdrawReplay(t *testing.T) {
 	r, regions, key := reader(t, 1)

@@ -302,7 +302,7 @@ func (e *hostileEnd) bind() {
 	}
 }
 
-// run goes on until everything is complete.
+// run continues until everything is complete.
 func (w *hostileWorld) run() error {
 	for w.err == nil {
 		next := int64(1 << 62)

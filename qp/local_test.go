@@ -516,7 +516,7 @@ func TestWindowsOfFullTable(t *testing.T) {
 	require.ErrorIs(t, err, qp.ErrNoKeys)
 }
 
-// Type 1 windows: of all QPs of a protection domain, bound anew and unbound by binds.
+// Type 1 windows: of all QPs of a protection domain, bound again and unbound by binds.
 func TestWindowType1(t *testing.T) {
 	m, err := qp.NewRegions(4)
 	require.NoError(t, err)

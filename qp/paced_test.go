@@ -253,7 +253,7 @@ func feedReads() func(q *qp.QP, n int) {
 // firstKey is the first key of a table of one slot.
 const firstKey = 1<<8 | 1
 
-// feedWrites brings a WRITE that asks for an acknowledgement before each packet.
+// feedWrites delivers a WRITE that asks for an acknowledgement before each packet.
 func feedWrites() func(q *qp.QP, n int) {
 	return func(q *qp.QP, n int) {
 		p := request(bth.WriteOnly, psn.PSN(n))

@@ -291,7 +291,7 @@ func TestNoMemory(t *testing.T) {
 	require.Equal(t, qp.Refused, r.HandlePacket(request(bth.SendOnlyInv, 10), nil))
 }
 
-// Rule RS-09: completions that nobody takes hold up receives, so that their number is
+// Rule RS-09: completions that are not polled hold up receives, so that their number is
 // bounded: as without a receive, RNR.
 func TestCompletionsBounded(t *testing.T) {
 	srq, err := qp.NewSRQ(1, 64)

@@ -57,7 +57,7 @@ func TestClone(t *testing.T) {
 }
 
 // TestPatch changes any bytes that may be changed, and compares with the frame that
-// is decoded and built anew.
+// is decoded and built again.
 func TestPatch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := anyFrame(t)

@@ -130,7 +130,7 @@ func TestGopacketReads(t *testing.T) {
 				require.Equal(t, layers.IPv4DontFragment, ip.Flags)
 				require.Len(t, ip.Options, 2) // the route, and the end of the list
 				require.Equal(t, ip.Length, uint16(len(ip.Contents)+len(ip.Payload)))
-				// A right checksum makes the sum of the header all ones.
+				// With the right checksum the sum of the header is all ones.
 				var sum uint32
 				for i := 0; i < len(ip.Contents); i += 2 {
 					sum += uint32(binary.BigEndian.Uint16(ip.Contents[i:]))
@@ -153,7 +153,7 @@ func TestGopacketReads(t *testing.T) {
 	}
 }
 
-// TestDefaults holds what AppendTo makes of fields that were not set.
+// TestDefaults holds what AppendTo writes for fields that were not set.
 func TestDefaults(t *testing.T) {
 	f := sample(frame.IPv4)
 	f.DstPort, f.HopLimit = 0, 0

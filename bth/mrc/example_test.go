@@ -37,6 +37,6 @@ func ExamplePacket_AppendTo() {
 	p.METH.MSN = 9
 	p.RETH.VA, p.RETH.RKey, p.RETH.DMALen = 0x7f0012340000, 0x11223344, 3
 	p.SetPayload([]byte{0, 1, 2})
-	fmt.Printf("%x\n", p.AppendTo(nil)) // package frame makes the ICRC
+	fmt.Printf("%x\n", p.AppendTo(nil)) // package frame computes the ICRC
 	// Output: ca10ffff00000def000000000000000900007f001234000011223344000000030001020000000000
 }

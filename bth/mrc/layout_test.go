@@ -139,7 +139,7 @@ func bitsOf(t require.TestingT, field any) uint64 {
 	return 0
 }
 
-// TestLayout holds each codec against the table: what stands at a field's place
+// TestLayout compares each codec with the table: what is at a field's place
 // is that field and no other, both ways.
 func TestLayout(t *testing.T) {
 	all := layouts(t)

@@ -232,7 +232,7 @@ func serializable(t *testing.T, p gopacket.Packet) []gopacket.SerializableLayer 
 
 // TestSerialize writes all packets again: once as they stand, which must give
 // the bytes received from the wire, and once with lengths, pad and ICRC built
-// anew, from layers in which these were spoilt. The ICRC must be that of the
+// again, from layers in which these were spoilt. The ICRC must be that of the
 // Linux driver.
 func TestSerialize(t *testing.T) {
 	n := 0

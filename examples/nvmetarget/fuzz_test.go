@@ -315,7 +315,7 @@ func TestHealth(t *testing.T) {
 	require.EqualValues(t, 1<<2, log()[0])
 }
 
-// Events: a host that asked for them hears of a namespace that grew, of a store that
+// Events: a host that asked for them is notified of a namespace that grew, of a store that
 // fails, and of a threshold; of each type once until it has read the log page, which
 // shows it, and of none that it did not ask for. (Base 5.2, 5.16.1.)
 func TestEvents(t *testing.T) {

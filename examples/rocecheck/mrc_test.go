@@ -156,7 +156,7 @@ func TestMRCVectors(t *testing.T) {
 	}
 	require.Equal(t, wrong, told)
 
-	// Without -mrc they are opcodes that nobody knows.
+	// Without -mrc they are unknown opcodes.
 	code, out, _ = check(t, file.Bytes(), "-json")
 	require.Equal(t, exitWrong, code)
 	require.Contains(t, out, `"rule":"OPCODE"`)

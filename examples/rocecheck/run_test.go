@@ -185,7 +185,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// Parts in the wrong order are said to be so, and not taken for one connection.
+// Parts in the wrong order are reported, and not treated as one connection.
 func TestOrder(t *testing.T) {
 	code, out, errs := call(t, "-join", captures+"rc-local-drop-read.pcap", captures+"rc-rnr.pcap")
 	require.Equal(t, exitWrong, code)

@@ -96,7 +96,7 @@ func TestSources(t *testing.T) {
 
 	_, out, _ = exec(nil, "../../bth/frame/capture/testdata/atomic.pcapng")
 	lines := strings.SplitAfter(want, "\n")[:6]
-	for i := range lines { // editcap numbered them anew
+	for i := range lines { // editcap numbered them again
 		lines[i] = "     " + string(rune('1'+i)) + lines[i][6:]
 	}
 	require.Equal(t, strings.Join(lines, ""), out)
@@ -422,7 +422,7 @@ type lines chan string
 
 func (l lines) Write(b []byte) (int, error) { l <- string(b); return len(b), nil }
 
-// TestLive has a source that waits: what came is printed before it goes on.
+// TestLive has a source that waits: what was received is printed before it continues.
 func TestLive(t *testing.T) {
 	_, one := build(bth.RCSendOnly, frame.IPv4, nil)
 	file := pcap(t, frame.Ethernet, one, one)

@@ -59,9 +59,9 @@ func (l *lab) testCM(t *testing.T) {
 					continue
 				case loss == 0:
 				case c.tool == "udaddy":
-					continue // nobody sends lost datagrams again
+					continue // lost datagrams are not sent again
 				case c.tool == "cmtime", strings.HasPrefix(c.tool, "rdma_x"):
-					continue // these end before the peer has all, and nobody sends it again
+					continue // these end before the peer has all, and it is not sent again
 				}
 				ip, ours, theirs, more := "IPv4", ourIP4, guestIP4, ""
 				if v6 {

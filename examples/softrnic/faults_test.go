@@ -338,7 +338,7 @@ func (l *lab) testRefusals(t *testing.T) {
 	})
 }
 
-// testRebuild kills QPs in the middle of a message, and makes them anew.
+// testRebuild kills QPs in the middle of a message, and creates them again.
 func (l *lab) testRebuild(t *testing.T) {
 	again := func(t *testing.T, c *conn, psn uint32) {
 		t.Helper()
@@ -451,7 +451,7 @@ func (l *lab) testMulticast(t *testing.T) {
 		k := link{kind: qp.UD, mtu: 1024, v6: group[0] == 'f'}
 		t.Run(group+"/ours", func(t *testing.T) {
 			l.results.record(t, "UD multicast", asks)
-			// Attaching a QP does not make the guest's IP take the group.
+			// Attaching a QP does not have the guest's IP join the group.
 			a := l.guest.Do(t, "sh -- ip addr add %s dev eth0 autojoin", group)
 			require.Equal(t, "0", a.Words["status"], a.Words["out"])
 			defer l.guest.Do(t, "sh -- ip addr del %s dev eth0", group)

@@ -49,7 +49,7 @@ const (
 	memSize  = 2 << 20
 	ourVA    = 0x7000_0000_0000
 	pollWait = 40 * time.Second
-	guard    = 64 // bytes behind a message that nobody may touch
+	guard    = 64 // bytes behind a message that must stay unchanged
 )
 
 // lab is the guest and our port on one segment.
@@ -303,7 +303,7 @@ var kindName = map[qp.Type]string{qp.RC: "rc", qp.UC: "uc", qp.UD: "ud"}
 
 const qkey = 0x11111111
 
-// connect makes a pair of QPs and connects them.
+// connect creates a pair of QPs and connects them.
 func (l *lab) connect(t testing.TB, k link) *conn {
 	t.Helper()
 	c := &conn{lab: l, link: k, cq: softnic.NewCQ(), rcq: softnic.NewCQ()}

@@ -248,7 +248,7 @@ func (l *lab) testQperf(t *testing.T, wire string, loss int) {
 	}
 }
 
-// openTAP makes a TAP interface.
+// openTAP creates a TAP interface.
 func openTAP(name string) (*os.File, error) {
 	fd, err := syscall.Open("/dev/net/tun", syscall.O_RDWR|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)
 	if err != nil {

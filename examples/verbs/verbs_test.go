@@ -65,7 +65,7 @@ func alone(t *testing.T, env []string, args ...string) string {
 	return string(out)
 }
 
-// freePort returns a TCP port that nobody listens on.
+// freePort returns a TCP port on which nothing listens.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -369,7 +369,7 @@ print("loaded")
 
 // late runs a server whose readiness cannot be seen from outside, since it listens with
 // librdmacm, and its client when the server's log says that it listens. perftest with -R
-// connects twice, and its server listens anew in between: a client that is faster is
+// connects twice, and its server listens again in between: a client that is faster is
 // rejected, and ends with a segmentation fault of its own. Then both are run again.
 func late(t *testing.T, on ends, server, client string, serverCode int) string {
 	t.Helper()

@@ -76,7 +76,7 @@ func TestMutants(t *testing.T) {
 	require.ElementsMatch(t, want, got)
 }
 
-// TestBesideError: a number beside an error is not changed, for nobody is to look at it.
+// TestBesideError: a number returned beside an error is not changed: callers ignore it.
 func TestBesideError(t *testing.T) {
 	const source = `package p
 

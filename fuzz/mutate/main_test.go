@@ -134,7 +134,7 @@ func TestLog(t *testing.T) {
 	require.Contains(t, string(b), " kept")
 }
 
-// pcapng makes a file of two interfaces: link type 1 in microseconds, and 101 in
+// pcapng builds a file of two interfaces: link type 1 in microseconds, and 101 in
 // nanoseconds.
 func pcapng(o binary.AppendByteOrder, recs []mutator.Record) (out []byte) {
 	block := func(typ uint32, body []byte) {

@@ -11,7 +11,7 @@ import (
 
 // Throw a hundred variants of a captured frame at a receiver of one's own. The
 // report of one that breaks it says what was changed, and Mutate with the same
-// seed and number makes it again.
+// seed and number builds it again.
 func Example() {
 	f := frame.Frame{
 		Link: frame.Ethernet, Net: frame.IPv4, DF: true, SrcPort: 0xc001,

@@ -12,7 +12,7 @@ import (
 	"github.com/roce-go/roce/fuzz/mutator"
 )
 
-// TestMRCFields: the value that each kind reports stands in the header that it
+// TestMRCFields: the value that each kind reports is in the header that it
 // names, as package mrc reads it, and the packet is whole.
 func TestMRCFields(t *testing.T) {
 	flag := func(b bool) uint64 {

@@ -153,7 +153,7 @@ func TestKinds(t *testing.T) {
 
 // TestNothingUndone: a frame with changes in its report is not the frame that
 // went in, and no field is reported twice; nor does any change drop another: the
-// value of each field reported stands in the frame.
+// value of each field reported is in the frame.
 func TestNothingUndone(t *testing.T) {
 	recs := append(built(), captured(t)...)
 	want := func(out *frame.Frame) map[mutator.Kind]uint64 {

@@ -282,7 +282,7 @@ func TestStartingPSNIsTheOtherSides(t *testing.T) {
 	assert.Equal(t, uint32(client), m.REP.StartingPSN)
 }
 
-// The kernel makes a connection's UDP source port from its flow label. Ports
+// The kernel derives a connection's UDP source port from its flow label. Ports
 // are those of the first packet behind RTU, as tshark shows them.
 func TestFlowLabel(t *testing.T) {
 	for file, port := range map[string]uint32{"cm-rping": 50711, "cm-rping-ipv6": 49873} {

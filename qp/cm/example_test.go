@@ -33,7 +33,7 @@ func ExampleMessage_Decode() {
 	// Output: REQ of 0xae11723e rejected: invalid service ID
 }
 
-// A call as RDMA-CM makes it: the service ID names protocol and port, the
+// A call as RDMA-CM does it: the service ID names protocol and port, the
 // private data start with the addresses.
 func ExampleMessage_AppendTo() {
 	src, dst := netip.MustParseAddrPort("192.0.2.2:47385"), netip.MustParseAddr("192.0.2.1")

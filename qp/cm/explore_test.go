@@ -564,7 +564,7 @@ func (s *xScenario) event(w *xWorld, i int, ev *Event) error {
 	return nil
 }
 
-// finish lets everything go on, without faults and with owners that agree, until
+// finish makes all moves, without faults and with owners that agree, until
 // nothing happens any more. Then both ends of each connection think the same of it, and
 // it stands where less was lost than there are retries (rule CM-1); and when their owners end all, nothing is left.
 func (s *xScenario) finish(w *xWorld) error {
@@ -617,7 +617,7 @@ func (s *xScenario) settle(w *xWorld) error {
 	return errors.New("EE-3: 400 moves without faults, and still something to do")
 }
 
-// agreed checks each connection that stands at one end.
+// agreed checks each connection that is established at one end.
 func (s *xScenario) agreed(w *xWorld) error {
 	for i := range w.ends {
 		e, f := &w.ends[i], &w.ends[1-i]

@@ -13,7 +13,7 @@ import (
 	"github.com/roce-go/roce/qp/cm"
 )
 
-// hostile makes a world's links lose, double and delay.
+// hostile has a world's links lose, duplicate and delay.
 func (w *world) hostile(rng *rand.Rand, loss, dup float64, late time.Duration) {
 	w.fate = func(*side, cm.AttributeID, int) (int, time.Duration) {
 		n := 1

@@ -422,7 +422,7 @@ func TestMachineLAP(t *testing.T) {
 }
 
 // Rule CM-22: other management datagrams are the caller's, and malformed ones
-// nobody's.
+// of no call.
 func TestMachineNotCM(t *testing.T) {
 	w := newWorld(t)
 	b := make([]byte, cm.Size)

@@ -129,7 +129,7 @@ func TestStream(t *testing.T) {
 
 // wire is two ports with a tap between them, in virtual time. What a port sends
 // and what it gets passes through functions that may change it, which makes a port
-// break any rule: hook sees a frame and returns what goes on instead of it.
+// break any rule: hook gets a frame and returns what is sent instead of it.
 type wire struct {
 	tb    testing.TB
 	rng   *rand.Rand

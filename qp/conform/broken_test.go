@@ -452,7 +452,7 @@ var brokenPorts = []broken{
 // untold are those that are not reported yet on every seed.
 var untold = map[string]bool{}
 
-// reply makes an acknowledgement of f by its receiver.
+// reply builds an acknowledgement of f by its receiver.
 func reply(f ff) ff {
 	g := &frame.Frame{Link: frame.Ethernet, Net: f.Net, DstMAC: f.SrcMAC, SrcMAC: f.DstMAC, Src: f.Dst, Dst: f.Src, DF: true, HopLimit: f.HopLimit, SrcPort: f.SrcPort}
 	g.Packet.Opcode, g.Packet.PKey, g.Packet.PSN = bth.RCAcknowledge, 0xffff, f.Packet.PSN

@@ -329,7 +329,7 @@ type spoiler struct {
 	make func(rng *rand.Rand, recs []rec) []rec
 }
 
-// rebuilt changes the fields of each frame that can be built anew, ICRC right.
+// rebuilt changes the fields of each frame that can be built again, with the right ICRC.
 func rebuilt(recs []rec, change func(i int, f *frame.Frame)) []rec {
 	recs = slices.Clone(recs)
 	for i, r := range recs {
@@ -359,7 +359,7 @@ func natted(recs []rec) []rec {
 	})
 }
 
-// The table's order is that in which they are used: what builds packets anew first,
+// The table's order is that in which they are used: what builds packets again first,
 // what clocks do last.
 var spoilers = []spoiler{
 	{"without identifications", func(_ *rand.Rand, recs []rec) []rec { return eachRecord(zeroID, recs) }},

@@ -21,7 +21,7 @@ type tape struct {
 
 func open(t testing.TB, name string) *tape { return &tape{t, slices.Clone(load(t, name))} }
 
-// edit changes the fields of frame n by f and builds it anew: lengths, checksum
+// edit changes the fields of frame n by f and builds it again: lengths, checksum
 // and ICRC are right afterwards.
 func (tp *tape) edit(n int, f func(*frame.Frame)) *tape {
 	tp.t.Helper()
@@ -116,7 +116,7 @@ func asGRH(f *frame.Frame) {
 	f.Src, f.Dst = v6(f.Src), v6(f.Dst)
 }
 
-// fix makes the ICRC of an untagged Ethernet frame over IPv4 right.
+// fix repairs the ICRC of an untagged Ethernet frame over IPv4.
 func fix(b []byte) {
 	end := 14 + int(binary.BigEndian.Uint16(b[16:]))
 	copy(b[end-4:end], crc.AppendValue(nil, crc.Sum(b[14:end-4])))
@@ -136,7 +136,7 @@ func then(recs, next []rec, gap time.Duration) []rec {
 	return recs
 }
 
-// fixIP makes the checksum of the IPv4 header and the ICRC right.
+// fixIP repairs the checksum of the IPv4 header and the ICRC.
 func fixIP(b []byte) {
 	b[24], b[25] = 0, 0
 	sum := uint32(0)

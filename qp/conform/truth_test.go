@@ -100,7 +100,7 @@ func (p tap) watch(tb testing.TB, closed func(*conform.Flow)) (*conform.Watcher,
 	return w, all
 }
 
-// build makes the world of a seed.
+// build builds the world of a seed.
 func buildWorld(tb testing.TB, seed uint64) *world {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	pick := func(n int) int { return rng.IntN(n) }
@@ -267,7 +267,7 @@ func buildWorld(tb testing.TB, seed uint64) *world {
 	return w
 }
 
-// call is a connection as connection management makes it: host 0 calls.
+// call is a connection by connection management: host 0 calls.
 type call struct {
 	qps   [2]uint32
 	first [2]psn.PSN // of each one's requests

@@ -70,7 +70,7 @@ func TestDCQCNFixedPoint(t *testing.T) {
 // HPCC with maxStage 0 and N flows: the link is used to eta + N AI/C with an empty
 // queue as long as N AI <= (1 - eta) C, which is up to 125 flows.
 //
-// That is of a fluid. Packets that meet make a queue, which U counts, so that the use
+// That is of a fluid. Packets that arrive together form a queue, which U counts, so that the use
 // is less by as much: with 100 bytes a packet, 0.5 % for 100 flows.
 func TestHPCCUseAndQueue(t *testing.T) {
 	const c, eta, ai = 100e9, 0.95, 40e6

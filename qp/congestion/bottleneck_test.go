@@ -140,7 +140,7 @@ func (b *bottleneck) run(untilNs int64) {
 	b.now = until
 }
 
-// reset begins the means anew.
+// reset restarts the means.
 func (b *bottleneck) reset() {
 	b.account()
 	b.area, b.mark, b.markSent, b.most = 0, b.now, b.sent, 0

@@ -17,7 +17,7 @@ import (
 	"github.com/roce-go/roce/qp/softnic"
 )
 
-// Somebody who sees no packets, but forges the peer's address, makes a million
+// An attacker who sees no packets, but forges the peer's address, has a million
 // guesses: no memory changes, no connection ends. The guesses are the ones that
 // published attacks make: QP numbers from 0x11 on, keys 0x101, 0x201 and so on, PSNs
 // around 0; and random ones.

@@ -345,7 +345,7 @@ func TestOpErrors(t *testing.T) {
 	require.NoError(t, x.Close())
 }
 
-// A Recv and a Send that nobody meets end with their context; the memory of the
+// A Recv and a Send that the peer does not match end with their context; the memory of the
 // Send is the caller's then, and so the connection is over.
 func TestContext(t *testing.T) {
 	a, b := two(t, "memory", endpoint.Config{})
@@ -524,7 +524,7 @@ func TestOpenErrors(t *testing.T) {
 	require.ErrorContains(t, err, "want 256, 512")
 }
 
-// What a stranger may get wrong: an error that names it, at once, and the endpoint goes on.
+// Misuse: an error that names it, at once, and the endpoint continues to work.
 func TestMisuse(t *testing.T) {
 	a, b := two(t, "memory", endpoint.Config{})
 	ctx := limit(t)

@@ -312,7 +312,7 @@ func TestDropped(t *testing.T) {
 		require.NoError(t, err)
 		defer c.Close()
 		const sent = 20_000
-		a.Do(func(time.Time, *softnic.Port) { // nobody reads meanwhile
+		a.Do(func(time.Time, *softnic.Port) { // nothing is read meanwhile
 			for range sent {
 				_, err = c.Write(make([]byte, 1000))
 				require.NoError(t, err)
@@ -328,7 +328,7 @@ func TestDropped(t *testing.T) {
 		a, b := veth(t)
 		const sent = 30_000
 		frame := make([]byte, 60)
-		copy(frame[12:], []byte{0x88, 0xb5}) // of nobody
+		copy(frame[12:], []byte{0x88, 0xb5}) // of no protocol
 		b.Do(func(time.Time, *softnic.Port) {
 			for range sent {
 				require.NoError(t, a.Inject(frame))

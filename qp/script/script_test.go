@@ -27,7 +27,7 @@ func TestGood(t *testing.T) {
 	require.Contains(t, b.String(), "67.108864ms    > SEND_ONLY 20 ackreq pad=2 payload 10 bytes")
 }
 
-// TestSections: a line of == begins anew, and lines count on.
+// TestSections: a line of == starts a new section, and line numbers continue.
 func TestSections(t *testing.T) {
 	require.NoError(t, script.Run(sendAndWait+"== again\n"+sendAndWait))
 	err := script.Run(sendAndWait + "== again\n" + strings.ReplaceAll(sendAndWait, "ACK 20", "ACK 21"))

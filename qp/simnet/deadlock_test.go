@@ -73,7 +73,7 @@ func checkHeld(t require.TestingT, n *Network) {
 	}
 }
 
-// Random networks of switches with links to and fro, flows by random ways: a deadlock
+// Random networks of switches with links in both directions, flows on random paths: a deadlock
 // is found when the plain search finds one, at the latest when its members repeat
 // their pauses, and the circle is one of the plain search's.
 func TestDeadlocksAgainstPlainSearch(t *testing.T) {

@@ -222,7 +222,7 @@ func TestRouters(t *testing.T) {
 	require.Zero(t, out)
 }
 
-// A copy that a link makes of a trimmed packet has no payload either, in a network that
+// A duplicate of a trimmed packet has no payload either, in a network that
 // carries payloads of their own.
 func TestTrimmedCopy(t *testing.T) {
 	f, err := lab.Topology{Network: simnet.Config{Carry: simnet.Decoded},

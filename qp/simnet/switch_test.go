@@ -167,7 +167,7 @@ func TestRingDeadlock(t *testing.T) {
 	require.Equal(t, before, sent())
 }
 
-// No other topology has a circle, and a congested one is not taken for a deadlock.
+// No other topology has a cycle, and a congested one is not reported as a deadlock.
 func TestNoDeadlockInATree(t *testing.T) {
 	f, err := lab.Topology{
 		Network: simnet.Config{Seed: 1, Carry: simnet.Decoded},
@@ -407,7 +407,7 @@ func TestConfigErrors(t *testing.T) {
 	require.Equal(t, "9", fmt.Sprint(simnet.Fate(9)))
 }
 
-// Pauses that nobody ends are over when their time has come, the second and the third as
+// Pauses that are not ended by a frame end when their time has passed, the second and the third as
 // the first, at a switch and at a host.
 func TestPausesEndByTime(t *testing.T) {
 	for _, bySwitch := range []bool{true, false} {

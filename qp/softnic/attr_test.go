@@ -404,7 +404,7 @@ func checkGRH(t testing.TB, f *frame.Frame, buf []byte) {
 
 // TestGRHWithoutBytes: a network that carries no bytes gives the same area.
 func TestGRHWithoutBytes(t *testing.T) {
-	for _, hops := range []uint8{0, 9} { // 0 stands for 64
+	for _, hops := range []uint8{0, 9} { // 0 means 64
 		testGRHWithoutBytes(t, hops)
 	}
 }

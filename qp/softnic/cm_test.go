@@ -675,7 +675,7 @@ func TestManagementInVLAN(t *testing.T) {
 	}
 }
 
-// TestSeedOfCalls: the port's seed makes the communication IDs too, in a stream of its
+// TestSeedOfCalls: the communication IDs come from the port's seed too, in a stream of its
 // own, unless CM has one.
 func TestSeedOfCalls(t *testing.T) {
 	id := func(port, machine *[32]byte) uint32 {

@@ -461,7 +461,7 @@ func pairPoll(w *pairWorld) error {
 	return nil
 }
 
-// pairFinish goes on with the priorities as they are paused, then without pauses. A
+// pairFinish continues with the priorities as they are paused, then without pauses. A
 // QP of which nothing is paused comes to its end, without a timer where nothing was
 // lost; in the end all do.
 func pairFinish(w *pairWorld) error {

@@ -71,7 +71,7 @@ func decode(t testing.TB, b []byte) *frame.Frame {
 
 func gidOf(s string) [16]byte { return netip.MustParseAddr(s).As16() }
 
-// qpOf makes a QP of a kind, in RTS, towards a peer.
+// qpOf creates a QP of a type, in RTS, connected to a peer.
 func qpOf(t testing.TB, p *softnic.Port, now time.Time, typ qp.Type, dst qp.AHAttr, more func(*softnic.QPConfig, *qp.Attr)) (*softnic.QP, *softnic.CQ) {
 	cq := softnic.NewCQ()
 	c := softnic.QPConfig{Config: qp.Config{Type: typ, MaxSendWR: 16, MaxRecvWR: 16, MaxRdAtomic: 4, MaxDestRdAtomic: 4}, SendCQ: cq, RecvCQ: cq}

@@ -255,7 +255,7 @@ func TestFullTableKeepsNeighbors(t *testing.T) {
 }
 
 // arp returns an ARP packet of 192.0.2.2 about itself (RFC 826, and RFC 5227 for
-// those that nobody asked for).
+// those that were not requested).
 func arp(op byte, mac frame.MAC, target string) []byte { return arpOf(op, mac, "192.0.2.2", target) }
 
 func arpOf(op byte, mac frame.MAC, sender, target string) []byte {
@@ -518,7 +518,7 @@ func goesTo(t *testing.T, p *softnic.Port, now time.Time, to string) frame.MAC {
 	return frame.MAC{}
 }
 
-// TestNeighborDiscovery: what the port makes of each kind of message of RFC 4861:
+// TestNeighborDiscovery: what the port does with each kind of message of RFC 4861:
 // whether it answers, with what, and what it learns.
 func TestNeighborDiscovery(t *testing.T) {
 	const us, peer = "2001:db8::1", "2001:db8::22"

@@ -440,7 +440,7 @@ func TestRunts(t *testing.T) {
 		require.Equal(t, want, p.HandleFrame(start, b[:n]), n)
 	}
 	require.EqualValues(t, 1+38, p.Counters().RxNotRoCE)
-	// Fragments: the first one is RoCE's, whose a later one is nobody knows.
+	// Fragments: the first one is RoCE; of a later one the protocol is unknown.
 	b[20] = 0x20
 	require.Equal(t, softnic.Malformed, p.HandleFrame(start, b))
 	b[20], b[21] = 0, 1

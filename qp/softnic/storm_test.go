@@ -68,7 +68,7 @@ func newVictim(t testing.TB) *victim {
 	return v
 }
 
-// revive brings all QPs up anew and gives them work.
+// revive connects all QPs again and posts work.
 func (v *victim) revive() {
 	for i, q := range v.qps {
 		must(v.t, q.Modify(v.now, &qp.Attr{State: qp.Reset}, qp.AttrState))

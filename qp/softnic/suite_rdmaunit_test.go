@@ -19,7 +19,7 @@ const (
 	whyOneBind   = "one request binds windows of both types, and each type is allocated by a call of its own: neither can name a wrong type"
 	whyDevice    = "devices, contexts, limits of cards and kinds of pages are the host's"
 	whyThreads   = "a port is a machine for one goroutine; qp/endpoint locks it"
-	whyWindow    = "a window keeps no region alive: what it granted ends with the region"
+	whyWindow    = "a window does not keep its region registered: its rights end with the region"
 	whyLinux     = "of the interfaces of a kernel or of one vendor: flows, tags, clocks, counters, memory of devices, extensions"
 	whyRaw       = "there are no raw packet queue pairs"
 	whyOwnKeys   = "without NewRKey a window has the key that Bind gives it"
@@ -500,7 +500,7 @@ func rdmaType1() []verbsCase {
 			require.Equal(v.t, qp.Success, v.do(by(v.read(), qp.IncRKey(key))))
 			require.Equal(v.t, qp.RemoteAccessErr, v.do(by(v.read(), key)))
 		}),
-		// No NAK, as for a key that nobody has.
+		// No NAK, as for a key that does not exist.
 		right("LoopbackRcQpTest.SendWithInvalidateType1Rkey", func(v *verbs) {
 			key := v.window1(v.b)
 			v.recv(v.dst.sge(0, 200))
@@ -830,7 +830,7 @@ func rdmaQPs() []verbsCase {
 }
 
 func rdmaRC() []verbsCase {
-	// message sends w to a receive, and expects what comes of it.
+	// message sends w to a receive, and expects its outcome.
 	message := func(names string, want, came qp.Status, set func(v *verbs) (w qp.SendWR, into []qp.SGE)) verbsCase {
 		return right(names, func(v *verbs) {
 			w, into := set(v)
@@ -1297,7 +1297,7 @@ func rdmaUD() []verbsCase {
 			ready(v, 100)
 			require.Equal(v.t, qp.Success, v.do(v.datagram(here)))
 		}),
-		other("an address that nobody has ends the request with a local QP operation error: there is nothing to send to",
+		other("an address that no host has ends the request with a local QP operation error",
 			"LoopbackUdQpTest.SendInvalidAh", func(v *verbs) {
 				v = datagrams(v)
 				require.Equal(v.t, qp.LocalQPOpErr, v.do(v.datagram(qp.AHAttr{GID: gidOf("192.0.2.77")})))

@@ -45,7 +45,7 @@ func TestAddressComesWhileDraining(t *testing.T) {
 	require.Len(t, drain(p, start), 1)
 }
 
-// TestPriorityChangesWhilePaused: a QP that was held back goes on when it gets
+// TestPriorityChangesWhilePaused: a QP that was held back continues when it gets
 // another priority, without a change of the pause.
 func TestPriorityChangesWhilePaused(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write testdata/*.pcap, and their dissec
 
 // The Linux driver has neither XRC nor RoCE v1. The two are tried against
 // ourselves, and their bytes against the dissector: testdata/NAME.pcap is what the
-// ports send, NAME.tshark.tsv what tshark 4.0.17 makes of it. -update writes both;
+// ports send, NAME.tshark.tsv its dissection by tshark 4.0.17. -update writes both;
 // the tests compare the frames with the one and their meaning with the other. tshark
 // 4.0.17 knows XRC's opcodes, but nothing behind the BTH of such packets.
 var fields = []string{"frame.number", "vlan.id", "vlan.etype", "ip.src", "ip.dst", "ip.dsfield", "ip.ttl",
