@@ -14,7 +14,7 @@ const (
 	whyPost      = "found when it is posted, by an error, where verbs end it with a completion"
 	whyLocal     = "memory that a peer may write need not be writable by local key"
 	whyQueues    = "completion queues have no size, no completion channels and no vectors: they never overflow, and the caller polls"
-	whyHandles   = "objects are Go values: there are no handles to be wrong, and no reference counts that keep one from going"
+	whyHandles   = "objects are Go values: there are no wrong handles, and no reference counts that prevent destruction"
 	whyEmpty     = "a region may have no bytes, whether registered for the first time or again"
 	whyOneBind   = "one request binds windows of both types, and each type is allocated by a call of its own: neither can name a wrong type"
 	whyDevice    = "devices, contexts, limits of cards and kinds of pages are the host's"
