@@ -608,6 +608,16 @@ func TestStrings(t *testing.T) {
 	} {
 		assert.Equal(t, want, v.String())
 	}
+	// IBA 12.6.9.1, the AP statuses by number.
+	assert.Equal(t, "[0:loaded 1:invalid communication ID 2:alternate paths not supported 3:rejected 4:redirected 5:is the current path "+
+		"6:invalid QPN or EECN 7:invalid LID 8:invalid GID 9:invalid flow label 10:invalid traffic class 11:invalid hop limit "+
+		"12:invalid packet rate 13:invalid SL]", fmt.Sprint(func() (all []string) {
+		for _, s := range []cm.APStatus{cm.APLoaded, cm.APInvalidCommID, cm.APUnsupported, cm.APRejected, cm.APRedirect, cm.APIsCurrentPath, cm.APInvalidQPNEECN,
+			cm.APInvalidLID, cm.APInvalidGID, cm.APInvalidFlowLabel, cm.APInvalidTrafficClass, cm.APInvalidHopLimit, cm.APInvalidPacketRate, cm.APInvalidSL} {
+			all = append(all, fmt.Sprintf("%d:%v", uint8(s), s))
+		}
+		return all
+	}()))
 	assert.Equal(t, "REQ REP LAP 3", fmt.Sprint(cm.MRAedREQ, cm.MRAedREP, cm.MRAedLAP, cm.MessageMRAed(3)))
 	assert.Equal(t, "REQ REP", fmt.Sprint(cm.RejectedREQ, cm.RejectedREP))
 	for i := range 1 << 16 {

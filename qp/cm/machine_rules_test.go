@@ -1000,3 +1000,62 @@ func TestMachineNames(t *testing.T) {
 	require.Equal(t, []string{"SIDR_REQ received", "15", "200"}, []string{cm.SIDRReqReceived.String(), cm.State(15).String(), cm.State(200).String()})
 	require.Equal(t, []string{"SIDR reply", "10", "200"}, []string{cm.EventSIDRReply.String(), cm.EventKind(10).String(), cm.EventKind(200).String()})
 }
+
+// Rule CM-15: who receives a DREQ sends nothing more of the connection's beginning: a REP
+// that its timer was to send again is dropped, and the DREP is next.
+func TestMachineDREQBeforeREP(t *testing.T) {
+	a, err := cm.NewMachine(cm.Config{CAGUID: 0xa})
+	require.NoError(t, err)
+	b, err := cm.NewMachine(cm.Config{CAGUID: 0xb})
+	require.NoError(t, err)
+	require.NoError(t, b.Listen(svc, 0))
+	now := start
+	next := func(m *cm.Machine) (cm.AttributeID, []byte) {
+		mad, _, ok := m.NextMAD(nil)
+		if !ok {
+			return 0, nil
+		}
+		return attribute(mad), mad
+	}
+	event := func(m *cm.Machine, want cm.EventKind) uint32 {
+		t.Helper()
+		var e cm.Event
+		require.True(t, m.NextEvent(&e))
+		require.Equal(t, want, e.Kind)
+		return e.ID
+	}
+	toA, toB := cm.Address{Local: addrA, Remote: addrB}, cm.Address{Local: addrB, Remote: addrA}
+	id, err := a.Connect(now, request())
+	require.NoError(t, err)
+	_, mad := next(a)
+	b.HandleMAD(now, toB, mad)
+	call := event(b, cm.EventRequest)
+	_, err = b.Accept(now, call, &cm.Reply{QPN: 0x22})
+	require.NoError(t, err)
+	kind, mad := next(b)
+	require.Equal(t, cm.AttrREP, kind)
+	a.HandleMAD(now, toA, mad)
+	event(a, cm.EventReply)
+	require.NoError(t, a.Ready(id, nil))
+	kind, _ = next(a) // and is lost
+	require.Equal(t, cm.AttrRTU, kind)
+	require.NoError(t, a.Disconnect(now, id, nil))
+	kind, mad = next(a)
+	require.Equal(t, cm.AttrDREQ, kind)
+
+	due, ok := b.Deadline()
+	require.True(t, ok)
+	now = due
+	b.Tick(now) // the REP is to be sent again
+	require.True(t, b.Pending())
+	b.HandleMAD(now, toB, mad)
+	require.False(t, b.Pending())
+	kind, _ = next(b)
+	require.Zero(t, kind)
+	require.Equal(t, call, event(b, cm.EventDisconnected))
+	require.NoError(t, b.Disconnect(now, call, nil))
+	kind, _ = next(b)
+	require.Equal(t, cm.AttrDREP, kind)
+	kind, _ = next(b)
+	require.Zero(t, kind)
+}
