@@ -674,7 +674,7 @@ func (m *Machine) check() error {
 	for i := range m.calls {
 		c := &m.calls[i]
 		if c.id == 0 {
-			if c.timer.at >= 0 || c.queues[0].in || c.queues[1].in || c.queues[2].in || c.links[0].in || c.links[1].in || c.links[2].in {
+			if c.timer.at >= 0 || c.queues[0].in || c.queues[1].in || c.links[3].in || c.links[0].in || c.links[1].in || c.links[2].in {
 				return fmt.Errorf("the free place %d is in a list: %+v", i, c.links)
 			}
 			continue

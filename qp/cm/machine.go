@@ -138,7 +138,7 @@ type Machine struct {
 	timers    clock.Heap[*call] // those that wait for a time
 	sending   fifo              // calls with a message to send
 	events    fifo              // calls with events
-	half      fifo              // half-open calls
+	half      index             // half-open calls, by the remote address
 	replies   replyRing
 	halfOpen  int
 	counters  MachineCounters
@@ -174,7 +174,7 @@ func NewMachine(cfg Config) (*Machine, error) {
 	m.byQPN.init(n, key, func(c *call) *link { return &c.links[2] }, m.calls)
 	m.sending.init(func(c *call) *queued { return &c.queues[0] }, m.calls)
 	m.events.init(func(c *call) *queued { return &c.queues[1] }, m.calls)
-	m.half.init(func(c *call) *queued { return &c.queues[2] }, m.calls)
+	m.half.init(n, key, func(c *call) *link { return &c.links[3] }, m.calls)
 	return m, nil
 }
 

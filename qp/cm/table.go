@@ -21,8 +21,8 @@ type call struct {
 	timer timer
 	mail  mail
 
-	links  [3]link
-	queues [3]queued
+	links  [4]link
+	queues [2]queued
 }
 
 // timer is when a call is to be looked at next, and how often its message may be
@@ -130,13 +130,12 @@ func (m *Machine) release(c *call) {
 
 // setHalf counts c as half-open, or no longer.
 func (m *Machine) setHalf(c *call, half bool) {
-	in := m.half.of(c).in
-	if half == in {
+	if half == m.half.of(c).in {
 		return
 	}
 	d := 1
 	if half {
-		m.half.push(c)
+		m.half.add(c, addrKey(c.addr))
 	} else {
 		m.half.remove(c)
 		d = -1
@@ -149,7 +148,7 @@ func (m *Machine) setHalf(c *call, half bool) {
 
 // halfOpenOf returns how many half-open calls a remote address has.
 func (m *Machine) halfOpenOf(a netip.Addr) (n int) {
-	for c := m.half.front(); c != nil; c = m.half.after(c) {
+	for c := m.half.first(addrKey(Address{Remote: a})); c != nil; c = m.half.next(c) {
 		if c.addr.Remote == a {
 			n++
 		}
@@ -268,13 +267,6 @@ func (f *fifo) front() *call {
 		return nil
 	}
 	return &f.calls[f.head]
-}
-
-func (f *fifo) after(c *call) *call {
-	if i := f.of(c).next; i >= 0 {
-		return &f.calls[i]
-	}
-	return nil
 }
 
 func (f *fifo) remove(c *call) {
