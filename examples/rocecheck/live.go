@@ -17,6 +17,14 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
+// live is what -follow, -i and -metrics need.
+type live struct {
+	mu          sync.Mutex // held while a frame is handled, and while the metrics are read
+	dropped     func() uint64
+	interrupted <-chan struct{} // closed when -follow ends before its input
+	metricsAddr string
+}
+
 // idle is how long a flow may be silent before -follow closes and reports it.
 const idle = time.Minute
 

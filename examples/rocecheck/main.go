@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/roce-go/roce/bth/frame"
@@ -269,27 +268,24 @@ type checker struct {
 	mrc     *mrcChecker // nil without -mrc
 	rec     capture.Record
 	finding conform.Finding
+	known   known  // of the baseline
 	spans   []span // files read, by their first frame
 	read    int    // files that were read
 
-	breaches, notes, events uint64
-	groups                  map[groupKey]*group
-	order                   []*group
-	ungrouped               uint64 // findings beyond maxGroups
-	flows                   []flowRow
-	moreFlows               int
-	leftOut                 int     // flows excluded by -qp and -host
-	tracks                  *tracks // for the page; otherwise nil
-	first, last             time.Time
-	begin, end              time.Time // times of the first and the last frame, in the time range or not
-	costs                   map[flowKey]*costs
-	comments                map[uint64][]string // for -write
-	known                   known
-	mu                      sync.Mutex // held while a frame is handled, and while the metrics are read
-	dropped                 func() uint64
-	interrupted             <-chan struct{} // closed when -follow ends before its input
-	metricsAddr             string
-	left                    uint64 // findings that the baseline has too
+	period
+	findings
+	flowRows
+	costs    map[flowKey]*costs
+	comments map[uint64][]string // for -write
+	tracks   *tracks             // for the page; otherwise nil
+	live
+}
+
+// period holds the times of the first and the last frame: of those in the time range, and of
+// all.
+type period struct {
+	first, last time.Time
+	begin, end  time.Time
 }
 
 // span tells which of the watcher's frames belong to a file.
@@ -300,8 +296,8 @@ type span struct {
 
 func newChecker(o options, files []string, out *bufio.Writer, stdout, stderr io.Writer) *checker {
 	o.files = files
-	c := &checker{options: o, out: out, stderr: stderr, groups: map[groupKey]*group{}, costs: map[flowKey]*costs{},
-		comments: map[uint64][]string{}}
+	c := &checker{options: o, out: out, stderr: stderr, findings: findings{groups: map[groupKey]*group{}},
+		costs: map[flowKey]*costs{}, comments: map[uint64][]string{}}
 	if o.html != "" {
 		c.tracks = newTracks()
 	}

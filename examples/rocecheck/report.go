@@ -13,6 +13,15 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
+// findings are what was found.
+type findings struct {
+	breaches, notes, events uint64
+	left                    uint64 // findings that the baseline has too
+	groups                  map[groupKey]*group
+	order                   []*group
+	ungrouped               uint64 // findings beyond maxGroups
+}
+
 // Limits of what is kept for the report, so that memory does not grow with the capture.
 const (
 	maxGroups = 10000
@@ -159,13 +168,13 @@ func (c *checker) writeText() {
 	}
 	c.writeHidden()
 	if total.ICRCUnchecked > 0 {
-		p("%d packets are cut short by the snapshot length: their ICRC is unchecked.\n", total.ICRCUnchecked)
+		p("%s cut short by the snapshot length: the ICRC is unchecked.\n", count(total.ICRCUnchecked, "packet is", "packets are"))
 	}
 	if total.CaptureLost > 0 {
-		p("The capture lost at least %d packets, which were acknowledged and never seen.\n", total.CaptureLost)
+		p("The capture lost at least %s acknowledged and never seen.\n", count(total.CaptureLost, "packet, which was", "packets, which were"))
 	}
 	if n := c.w.Evicted(); n > 0 {
-		p("%d flows were closed early to bound memory.\n", n)
+		p("%s closed early to bound memory.\n", count(n, "flow was", "flows were"))
 	}
 	c.writeScreen(&total)
 
@@ -470,14 +479,6 @@ func digits(v float64) string {
 }
 
 // rate formats bits per second with a unit prefix.
-// goodput returns the rate of t and its time, or "-" where there is no rate.
-func goodput(t *conform.Counters) string {
-	if t.Goodput() == 0 {
-		return "-"
-	}
-	return rate(t.Goodput()) + "b/s over " + short(t.Duration())
-}
-
 func rate(v float64) string {
 	switch {
 	case v <= 0:

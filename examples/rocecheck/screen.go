@@ -12,6 +12,13 @@ import (
 	"github.com/roce-go/roce/qp/conform"
 )
 
+// flowRows are the flows that were closed.
+type flowRows struct {
+	flows     []flowRow
+	moreFlows int
+	leftOut   int // flows excluded by -qp and -host
+}
+
 // costs are the costs of a flow's events, as time that its sender waited.
 type costs struct {
 	timers, rnrs uint64
@@ -267,4 +274,12 @@ func (c *checker) port() uint16 {
 		return frame.Port
 	}
 	return c.cfg.UDPPort
+}
+
+// goodput returns the rate of t and its time, or "-" where there is no rate.
+func goodput(t *conform.Counters) string {
+	if t.Goodput() == 0 {
+		return "-"
+	}
+	return rate(t.Goodput()) + "b/s over " + short(t.Duration())
 }

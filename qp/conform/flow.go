@@ -268,17 +268,6 @@ func (s *stream) forget() {
 		profile: profile{service: s.service}, Counters: s.Counters, before: s.before, place: s.place, req: req}
 }
 
-func (w *Watcher) link(i int32) {
-	s := w.flows.all[i]
-	s.older, s.newer = w.flows.newest, -1
-	if w.flows.newest >= 0 {
-		w.flows.front().newer = i
-	} else {
-		w.flows.oldest = i
-	}
-	w.flows.newest = i
-}
-
 // close reports what the end of a flow shows, and removes it.
 func (w *Watcher) close(i int32) {
 	s := w.flows.all[i]
