@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -532,13 +531,6 @@ var behaviours = []behaviour{
 			l.fio(t, "queues", "--size=1m --io_size=256k --rw=randrw --bs=4k --iodepth=8")
 		}
 		l.fio(t, "polled", "--size=1m --io_size=64k --rw=randrw --bs=4k --ioengine=pvsync2 --hipri")
-	}},
-	{"048", "other numbers of queues when the host reconnects", func(t *testing.T, l *lab) {
-		for _, queues := range []int{1, 2, 8} {
-			l.stop(t, syscall.SIGINT)
-			l.start(t, "behaviours", "-file", l.dir+"/behaviours.disk", "-size", "32M", "-queues", strconv.Itoa(queues))
-			l.live(t, min(queues, 3)+1)
-		}
 	}},
 	{"061", "the target ends and comes again during I/O, three times", func(t *testing.T, l *lab) {
 		l.sh(t, "nvme disconnect -n %s", liveNQN)
