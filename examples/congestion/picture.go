@@ -23,7 +23,7 @@ var notes = map[string][]string{
 		"with PFC alone it gets half of the receiver's link. Control looks at flows."},
 	"victim": {"The victim's own way has room everywhere. But the pause that holds back the incast stops the link between the switches for all.",
 		"Control takes the pauses away once it has settled. A victim that was cut before then climbs back as fast as its control lets it."},
-	"allreduce": {"A round is as slow as the slowest of its steps: two neighbours whose ways meet on a link between the racks have half of it each.",
+	"allreduce": {"A round is as slow as the slowest of its steps: two neighbours whose paths share a link between the racks have half of it each.",
 		"Which do is decided by the hash of the ports, the same in all pictures."},
 	"websearch": {"A slowdown is the time of a message over what it takes on an empty network. Short messages suffer from the queues that long ones make."},
 	"mixed":     {"A slowdown is the time of a message over what it takes on an empty network. Try -pfc=false -selective."},

@@ -147,7 +147,7 @@ func ask(ctx context.Context, ep *endpoint.Endpoint, to string, n int, stdout io
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(stdout, "client: %q came back after %v\n", buf[:k], time.Since(start).Round(time.Microsecond))
+		fmt.Fprintf(stdout, "client: %q returned after %v\n", buf[:k], time.Since(start).Round(time.Microsecond))
 	}
 	data := []byte("written and read by RDMA")
 	if err := c.WriteRemote(ctx, remote, data); err != nil {

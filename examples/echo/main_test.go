@@ -18,8 +18,8 @@ func TestEcho(t *testing.T) {
 	require.Zero(t, code, errs.String())
 	want := `server: 127.77.1.1 port 7174
 client: connected to 127.77.1.1:7174, QP 0x######
-client: "message 1" came back after #
-client: "message 2" came back after #
+client: "message 1" returned after #
+client: "message 2" returned after #
 client: "written and read by RDMA"
 `
 	got := regexp.MustCompile(`QP 0x[0-9a-f]{4,6}`).ReplaceAllString(out.String(), "QP 0x######")

@@ -193,7 +193,7 @@ func (d *demo) build() error {
 	d.steps = []*step{
 		{title: "SEND", wr: qp.SendWR{Op: qp.OpSend, Local: hello}, right: same("Bob's inbox", hello, inbox[:len(hello)])},
 		{title: "RDMA WRITE", wr: qp.SendWR{Op: qp.OpWrite, Local: data, RemoteAddr: va, RKey: key}, right: same("Bob's buffer", data, buffer)},
-		{title: "RDMA READ", wr: qp.SendWR{Op: qp.OpRead, Local: back, RemoteAddr: va, RKey: key}, right: same("what came back", data, back)},
+		{title: "RDMA READ", wr: qp.SendWR{Op: qp.OpRead, Local: back, RemoteAddr: va, RKey: key}, right: same("the data read", data, back)},
 		{title: "FETCH_ADD 2", wr: qp.SendWR{Op: qp.OpFetchAdd, Local: sum, RemoteAddr: cva, RKey: ckey, CompareAdd: 2}, right: was(sum, 40)},
 		{title: "COMPARE_SWAP 42 to 7", wr: qp.SendWR{Op: qp.OpCmpSwap, Local: swap, RemoteAddr: cva, RKey: ckey, CompareAdd: 42, Swap: 7}, right: func() (string, bool) {
 			s, ok := was(swap, 42)()

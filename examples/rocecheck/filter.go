@@ -103,7 +103,7 @@ func (c *checker) why() string {
 	case c.filter.timed() && !c.begin.IsZero():
 		return fmt.Sprintf("No RoCE packet is between -from and -to: the capture is from %s to %s.", stamp(c.begin), stamp(c.end))
 	}
-	return fmt.Sprintf("No RoCE packet was found. RoCE v2 is UDP to port %d (-port says another), v1 is Ethertype 0x8915; tunnels are looked into.", c.port())
+	return fmt.Sprintf("No RoCE packet was found. RoCE v2 is UDP to port %d (-port says another), v1 is Ethertype 0x8915; tunnels are decoded.", c.port())
 }
 
 // displayFilter is a filter for Wireshark that shows the packet of a finding.

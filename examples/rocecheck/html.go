@@ -101,7 +101,7 @@ func (c *checker) writeHTML(b *bytes.Buffer) {
 		}
 		b.WriteString("</section>\n")
 	} else if c.filter.qps != nil {
-		b.WriteString("<section><h2>Time lines</h2><p>None of the QPs asked for sent a request in this capture.</p></section>\n")
+		b.WriteString("<section><h2>Time lines</h2><p>None of the chosen QPs sent a request in this capture.</p></section>\n")
 	}
 	b.WriteString("<section><h2>Key figures</h2><dl>\n")
 	for _, r := range c.keyFigures(&total) {
@@ -194,7 +194,7 @@ func (c *checker) htmlFindings(b *bytes.Buffer, halves []half) {
 }
 
 func (c *checker) htmlFlows(b *bytes.Buffer) {
-	b.WriteString("<section><h2>Flows</h2><p>Packets to a QP; the other direction of a connection stands below it.</p>\n<table class=\"flows\"><thead><tr>")
+	b.WriteString("<section><h2>Flows</h2><p>Packets to a QP; the other direction of a connection is below it.</p>\n<table class=\"flows\"><thead><tr>")
 	heads := []string{"flow", "QP", "service", "MTU", "frames", "data", "resent", "gaps", "copies", "NAK", "RNR", "CNP", "CE", "msgs", "done", "p50", "p99", "p999", "goodput", "eff."}
 	for i, h := range heads {
 		class := ""

@@ -69,7 +69,7 @@ func TestPage(t *testing.T) {
 	require.Contains(t, text, "Requests of 192.0.2.2 to 192.0.2.1 QP 0x000012")
 	require.Contains(t, text, "Requests of 192.0.2.1 to 192.0.2.2 QP 0x000012")
 	_, text = page(t, "-qp", "99", captures+"perftest-write.pcap")
-	require.Contains(t, text, "None of the QPs asked for")
+	require.Contains(t, text, "None of the chosen QPs")
 }
 
 // points counts the marks of one kind in the time lines.

@@ -354,7 +354,7 @@ func (c *checker) writeFlows() {
 			fmt.Sprint(k.Naks), fmt.Sprint(k.RNRs), fmt.Sprint(k.CNPs), fmt.Sprint(k.CE), fmt.Sprint(k.MessagesTx), fmt.Sprint(k.MessagesDone),
 			lat(f.latency.p50), lat(f.latency.p99), lat(f.latency.p999), rate(k.Goodput()), fmt.Sprintf("%.0f%%", 100*k.PayloadEfficiency())})
 	}
-	fmt.Fprintf(c.out, "\nFlows (packets to a QP; the other direction of a connection stands below it)\n")
+	fmt.Fprintf(c.out, "\nFlows (packets to a QP; the other direction of a connection is below it)\n")
 	c.table(rows)
 	if n := len(c.flows) + c.moreFlows - (len(rows) - 1); n > 0 {
 		fmt.Fprintf(c.out, "  ... and %d flows more\n", n)

@@ -263,7 +263,7 @@ func (c *checker) writeNothing() {
 func (c *checker) writeHidden() {
 	c.w.Others(func(pr frame.Protocol, n uint64) bool {
 		if pr.MayHide() {
-			fmt.Fprintf(c.out, "%s of %v were not looked into.\n", count(n, "frame", "frames"), pr)
+			fmt.Fprintf(c.out, "%s of %v were not decoded.\n", count(n, "frame", "frames"), pr)
 		}
 		return true
 	})

@@ -330,7 +330,7 @@ func localDevice(d *device) (*device, error) {
 func pair(name, s string) (v4, v6 netip.Addr, err error) {
 	a, b, ok := strings.Cut(s, ",")
 	if v4, err = netip.ParseAddr(a); err != nil || !v4.Is4() {
-		return v4, v6, fmt.Errorf("%s: want an IPv4 address, and an IPv6 address behind a comma where there is one", name)
+		return v4, v6, fmt.Errorf("%s: want an IPv4 address, and an IPv6 address after a comma, if there is one", name)
 	}
 	if ok {
 		if v6, err = netip.ParseAddr(b); err != nil || !v6.Is6() {

@@ -402,7 +402,7 @@ func (b *barrage) end(n int) error {
 	}
 	note := fmt.Sprintf("%d mutated packets, %d WRITEs beside them, all right", n-b.skipped, n/20)
 	if b.skipped != 0 {
-		note += fmt.Sprintf("; %d more were left out, for they had in them what the device's host died of", b.skipped)
+		note += fmt.Sprintf("; %d more were left out, since they have the fields at which the device's host crashed", b.skipped)
 	}
 	if len(ends) != 0 {
 		note += "; what ended the other queue pair: " + strings.Join(ends, ", ")

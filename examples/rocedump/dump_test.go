@@ -412,12 +412,12 @@ func TestNamed(t *testing.T) {
 
 	_, out, errs = exec(file(0, 2, 41), "-tunnels=false", "-")
 	require.Equal(t, 1, strings.Count(out, "\n"))
-	require.Contains(t, errs, "not looked into, and RoCE packets may be in it: 1 UDP 4789 (VXLAN), 1 GRE 0x88be (ERSPAN)")
+	require.Contains(t, errs, "not decoded, and RoCE packets may be in it: 1 UDP 4789 (VXLAN), 1 GRE 0x88be (ERSPAN)")
 
 	_, out, errs = exec(file(0, 2, 41), "-tunnels=false", "-summary", "-")
 	require.Empty(t, errs)
 	require.Contains(t, out, "other frames: 1 UDP 4789 (VXLAN), 1 GRE 0x88be (ERSPAN)\n")
-	require.Contains(t, out, "RoCE packets may be in what was not looked into: 1 UDP 4789")
+	require.Contains(t, out, "RoCE packets may be in what was not decoded: 1 UDP 4789")
 	_, out, _ = exec(file(0, 2, 41), "-tunnels=false", "-summary", "-json", "-")
 	require.Equal(t, "UDP 4789 (VXLAN)", summaries(t, out)[0].Protocols[0].Protocol)
 

@@ -296,7 +296,7 @@ func (d *dumper) source(name string, f capture.Source, live bool, progress func(
 			name, d.rec.Number, d.port, d.sum.other.list(" There are: ", nil))
 	} else if !d.summary {
 		if hidden := d.sum.other.list("", frame.Protocol.MayHide); hidden != "" {
-			d.warn("%s: not looked into, and RoCE packets may be in it: %s", name, hidden)
+			d.warn("%s: not decoded, and RoCE packets may be in it: %s", name, hidden)
 		}
 	}
 	if warning, cut := input.Ended(name, err, d.rec.Number); warning != "" {

@@ -281,7 +281,7 @@ func (s *summary) appendText(b []byte, name string) []byte {
 		fmt.Fprintf(out, "\n  other frames: %s\n", list)
 	}
 	if list := s.other.list("", frame.Protocol.MayHide); list != "" {
-		fmt.Fprintf(out, "  RoCE packets may be in what was not looked into: %s\n", list)
+		fmt.Fprintf(out, "  RoCE packets may be in what was not decoded: %s\n", list)
 	}
 	out.WriteByte('\n')
 	return out.Bytes()

@@ -106,9 +106,9 @@ func (t *cmTool) rpingClient(ctx context.Context) error {
 			}
 		}
 		if !bytes.Equal(sink.Bytes(), text) {
-			return fmt.Errorf("round %d: the text came back changed: %.40q", i, sink.Bytes())
+			return fmt.Errorf("round %d: the text returned changed: %.40q", i, sink.Bytes())
 		}
 	}
-	fmt.Fprintf(t.out, "%d rounds of %d bytes, all came back right\n", t.o.n, n)
+	fmt.Fprintf(t.out, "%d rounds of %d bytes, all returned unchanged\n", t.o.n, n)
 	return nil
 }

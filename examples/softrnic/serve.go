@@ -17,7 +17,7 @@ import (
 // parsePeer reads QPN:PSN:GID[:RKEY:ADDRESS], numbers in hexadecimal. A GID with colons is
 // written in brackets.
 func parsePeer(s string) (*peer, error) {
-	bad := fmt.Errorf("-peer %q is not QPN:PSN:GID[:RKEY:ADDRESS]; an IPv6 address stands in brackets", s)
+	bad := fmt.Errorf("-peer %q is not QPN:PSN:GID[:RKEY:ADDRESS]; an IPv6 address is in brackets", s)
 	v, rest, err := hexFields(s, 2)
 	if err != nil {
 		return nil, bad

@@ -458,7 +458,7 @@ func (q *queue) do(ctx context.Context, name string, c *Command, data []byte, wr
 	}
 	if <-s.sent; r.msg.HasInv && r.msg.InvRKey != s.window.RKey() {
 		q.conn.Close()
-		return fail(errors.New("the response takes away the key of another command"))
+		return fail(errors.New("the response invalidates the key of another command"))
 	}
 	s.window.Invalidate()
 	q.free <- s
