@@ -445,3 +445,22 @@ func TestFieldSegmented(t *testing.T) {
 		require.NotEqual(t, conform.DuplicateRequest, f.Check, "frame %d", f.Frame)
 	}
 }
+
+// A message beyond the credits is told by an acknowledgement that was surely sent later.
+// One captured right behind it may have been sent before others which allowed the message.
+// Rule RQ-15.
+func TestFieldCreditsAndClocks(t *testing.T) {
+	for later, want := range map[time.Duration]map[conform.Check]int{10 * us: {}, 200 * us: {conform.CreditsOverrun: 1}} {
+		none := aeth.AckSyndrome(0)
+		k := newTalk().req(bth.RCSendOnly, 1000, 64).resp(bth.RCAcknowledge, 1000, none, 1, 0)
+		k.now = k.now.Add(20 * ms)
+		k.req(bth.RCSendOnly, 1001, 64).req(bth.RCSendOnly, 1002, 64).req(bth.RCSendOnly, 1003, 64)
+		k.now = k.now.Add(later - 10*us)
+		k.resp(bth.RCAcknowledge, 1001, none, 2, 0)
+		w, all := watch(t, conform.Config{}, k.recs)
+		require.Equal(t, want, breaches(all), later)
+		left := map[conform.Rule]bool{}
+		w.NotJudged(func(r conform.Rule, _ conform.Reason, _ uint64) bool { left[r] = true; return true })
+		require.Equal(t, len(want) == 0, left[conform.RuleRQ15], later)
+	}
+}
