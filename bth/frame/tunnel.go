@@ -165,6 +165,37 @@ type Segment struct {
 	Ends [2]netip.Addr
 }
 
+// String names it, such as "vlan 9.7" or "vxlan 5000"; it is "" for the zero value.
+func (s Segment) String() string {
+	var b []byte
+	n := MaxVLANs
+	for n > 0 && s.VLAN[n-1] == 0 {
+		n--
+	}
+	for i, id := range s.VLAN[:n] {
+		if i == 0 {
+			b = append(b, "vlan "...)
+		} else {
+			b = append(b, '.')
+		}
+		b = strconv.AppendUint(b, uint64(id), 10)
+	}
+	if s.Kind == 0 {
+		return string(b)
+	}
+	if len(b) > 0 {
+		b = append(b, " in "...)
+	}
+	b = append(b, s.Kind.String()...)
+	b = append(b, ' ')
+	if !s.Ends[1].IsValid() {
+		return string(strconv.AppendUint(b, uint64(s.ID), 10))
+	}
+	b = s.Ends[0].AppendTo(b)
+	b = append(b, '-')
+	return string(s.Ends[1].AppendTo(b))
+}
+
 // Segment returns the zero value for a frame without tags and tunnels.
 func (f *Frame) Segment() (s Segment) {
 	for i, v := range f.VLAN[:f.VLANs] {

@@ -433,6 +433,22 @@ func TestSegment(t *testing.T) {
 	require.Equal(t, segment("ip4-in-ip4"), f.Segment(), "the other direction")
 }
 
+// A segment's text tells it from others.
+func TestSegmentText(t *testing.T) {
+	a := [2]netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")}
+	for want, s := range map[string]frame.Segment{
+		"":                               {},
+		"vlan 7":                         {VLAN: [3]uint16{7}},
+		"vlan 9.7.8":                     {VLAN: [3]uint16{9, 7, 8}},
+		"vlan 0.7":                       {VLAN: [3]uint16{0, 7}},
+		"vxlan 5000":                     {Kind: frame.VXLAN, ID: 5000},
+		"vlan 7 in geneve 0":             {VLAN: [3]uint16{7}, Kind: frame.Geneve},
+		"ipip 198.51.100.1-198.51.100.2": {Kind: frame.IPinIP, Ends: a},
+	} {
+		require.Equal(t, want, s.String())
+	}
+}
+
 func TestTunnelText(t *testing.T) {
 	var f frame.Frame
 	want := map[string]string{

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"html"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -28,7 +27,7 @@ func (c *checker) halves() []half {
 	for _, g := range c.order {
 		for i := range c.flows {
 			f := &c.flows[i]
-			if f.src == g.src && f.dst == g.dst && f.qp == g.qp {
+			if f.flowKey == g.flowKey {
 				switch g.severity {
 				case conform.Breach:
 					bad[f] += 1_000_000 + g.n
@@ -49,7 +48,7 @@ func (c *checker) halves() []half {
 		h := half{req: f, badness: bad[f]}
 		for j := range c.flows {
 			g := &c.flows[j]
-			if g.track != nil && f.peerQP != 0 && g.src == f.dst && g.dst == f.src && g.qp == f.peerQP && g.peerQP == f.qp {
+			if g.track != nil && f.faces(g) {
 				h.rsp = g
 				h.badness += bad[g]
 				break
@@ -135,7 +134,7 @@ func (c *checker) htmlScreen(b *bytes.Buffer, halves []half, total *conform.Coun
 	var worst []string
 	for _, r := range c.worst(5) {
 		s := html.EscapeString(r.String())
-		if i := chartOf(halves, r.src, r.dst, r.qp); i >= 0 {
+		if i := chartOf(halves, r.flowKey); i >= 0 {
 			s = fmt.Sprintf("<a href=\"#c%d\">%s</a>", i, s)
 		}
 		worst = append(worst, s)
@@ -145,8 +144,8 @@ func (c *checker) htmlScreen(b *bytes.Buffer, halves []half, total *conform.Coun
 }
 
 // chartOf returns the number of the time line that shows a flow, or -1.
-func chartOf(halves []half, src, dst netip.Addr, qp uint32) int {
-	is := func(f *flowRow) bool { return f != nil && f.src == src && f.dst == dst && f.qp == qp }
+func chartOf(halves []half, k flowKey) int {
+	is := func(f *flowRow) bool { return f != nil && f.flowKey == k }
 	for i := range halves {
 		if is(halves[i].req) {
 			return i
@@ -178,7 +177,7 @@ func (c *checker) htmlFindings(b *bytes.Buffer, halves []half) {
 				text = g.texts[0]
 			}
 			where := html.EscapeString(c.where(g))
-			if i := chartOf(halves, g.src, g.dst, g.qp); i >= 0 {
+			if i := chartOf(halves, g.flowKey); i >= 0 {
 				where = fmt.Sprintf("<a href=\"#c%d\">%s</a>", i, where)
 			}
 			fmt.Fprintf(b, "<tr class=\"%s\"><td>%s</td><td title=\"%s\">%s</td><td>%s</td><td class=\"n\">%d</td><td>%s</td><td>%s</td></tr>\n",
@@ -210,7 +209,7 @@ func (c *checker) htmlFlows(b *bytes.Buffer) {
 		}
 		f := &c.flows[i]
 		k := &f.counters
-		fmt.Fprintf(b, "<tr><td>%v &rarr; %v</td><td>%s</td><td>%s</td>", f.src, f.dst, hex(f.qp), f.service)
+		fmt.Fprintf(b, "<tr><td>%s%s</td><td>%s</td><td>%s</td>", f.between(" &rarr; "), f.in(), hex(f.qp), f.service)
 		for _, v := range []uint64{uint64(f.mtu), k.Frames, k.DataFrames, k.Retransmitted, k.SequenceError, k.Duplicates, k.Naks, k.RNRs, k.CNPs, k.CE, k.MessagesTx, k.MessagesDone} {
 			if v == 0 {
 				b.WriteString("<td class=\"n zero\">0</td>")
@@ -241,7 +240,7 @@ func (c *checker) htmlHalf(b *bytes.Buffer, n int, h *half) {
 	if f.peerQP != 0 {
 		peer = "responses to QP " + hex(f.peerQP)
 	}
-	fmt.Fprintf(b, "<article id=\"c%d\"><h3>Requests of %v to %v QP %s <small>%s, %s, MTU %s</small></h3>\n", n, f.src, f.dst, hex(f.qp), peer, f.service, mtuText(f.mtu))
+	fmt.Fprintf(b, "<article id=\"c%d\"><h3>Requests of %s QP %s%s <small>%s, %s, MTU %s</small></h3>\n", n, f.between(" to "), hex(f.qp), f.in(), peer, f.service, mtuText(f.mtu))
 	c.chartPSN(b, h)
 	b.WriteString("<div class=\"pair\">\n")
 	chartGoodput(b, h)

@@ -22,6 +22,7 @@ type jsonFinding struct {
 	Time     string `json:"time"`
 	Src      string `json:"src,omitempty"`
 	Dst      string `json:"dst,omitempty"`
+	Network  string `json:"network,omitempty"`
 	QP       string `json:"qp,omitempty"`
 	PeerQP   string `json:"peer_qp,omitempty"`
 	PSN      uint32 `json:"psn"`
@@ -153,7 +154,7 @@ func (c *checker) writeFinding(f *conform.Finding) {
 	j.File, j.Frame = c.place(f.Frame)
 	_, j.Earlier = c.place(f.Earlier)
 	if f.Src.IsValid() {
-		j.Src, j.Dst, j.QP = f.Src.String(), f.Dst.String(), hex(f.QP)
+		j.Src, j.Dst, j.Network, j.QP = f.Src.String(), f.Dst.String(), f.Segment.String(), hex(f.QP)
 		if f.PeerQP != 0 {
 			j.PeerQP = hex(f.PeerQP)
 		}
@@ -174,11 +175,12 @@ func (c *checker) writeTotals() {
 			Type    string `json:"type"`
 			Src     string `json:"src"`
 			Dst     string `json:"dst"`
+			Network string `json:"network,omitempty"`
 			QP      string `json:"qp"`
 			PeerQP  string `json:"peer_qp,omitempty"`
 			Service string `json:"service"`
 			MTU     int    `json:"mtu,omitempty"`
-		}{"flow", f.src.String(), f.dst.String(), hex(f.qp), "", f.service.String(), f.mtu}
+		}{"flow", f.src.String(), f.dst.String(), f.network.String(), hex(f.qp), "", f.service.String(), f.mtu}
 		if f.peerQP != 0 {
 			head.PeerQP = hex(f.peerQP)
 		}
@@ -234,6 +236,7 @@ func (c *checker) writeTotals() {
 func (c *checker) writeQPs() {
 	type head struct {
 		Type     string `json:"type"`
+		Network  string `json:"network,omitempty"`
 		Addr     string `json:"addr"`
 		QP       string `json:"qp"`
 		PeerAddr string `json:"peer_addr"`
@@ -264,7 +267,7 @@ func (c *checker) writeQPs() {
 	}
 	for i := range c.flows {
 		rx := &c.flows[i]
-		h := head{"qp", rx.dst.String(), hex(rx.qp), rx.src.String(), ""}
+		h := head{"qp", rx.network.String(), rx.dst.String(), hex(rx.qp), rx.src.String(), ""}
 		var tx *flowRow
 		if rx.peerQP != 0 {
 			h.PeerQP = hex(rx.peerQP)
@@ -289,7 +292,7 @@ func (c *checker) other(i int) *flowRow {
 		if j < 0 || j >= len(c.flows) {
 			continue
 		}
-		if g := &c.flows[j]; g.src == f.dst && g.dst == f.src && g.qp == f.peerQP && g.peerQP == f.qp {
+		if g := &c.flows[j]; f.faces(g) {
 			return g
 		}
 	}

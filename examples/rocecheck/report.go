@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -33,8 +32,7 @@ const (
 type groupKey struct {
 	check    conform.Check
 	severity conform.Severity
-	src, dst netip.Addr
-	qp       uint32
+	flowKey
 }
 
 type group struct {
@@ -48,7 +46,7 @@ type group struct {
 }
 
 func (c *checker) group(f *conform.Finding) {
-	k := groupKey{f.Check, f.Severity, f.Src, f.Dst, f.QP}
+	k := groupKey{f.Check, f.Severity, flowOf(f)}
 	g := c.groups[k]
 	if g == nil {
 		if len(c.groups) >= maxGroups {
@@ -86,13 +84,18 @@ func (f *figures) json() jsonHistogram {
 
 // flowRow is what is kept of a flow after the watcher has closed it.
 type flowRow struct {
-	src, dst            netip.Addr
-	qp, peerQP          uint32
+	flowKey
+	peerQP              uint32
 	service             bth.Service
 	mtu                 int
 	counters            conform.Counters
 	latency, completion figures
 	track               *track // for the page, if it was recorded
+}
+
+// faces reports whether g is the other direction of f.
+func (f *flowRow) faces(g *flowRow) bool {
+	return f.peerQP != 0 && g.flowKey == flowKey{f.dst, f.src, f.peerQP, f.network} && g.peerQP == f.qp
 }
 
 func (c *checker) closed(f *conform.Flow) {
@@ -103,7 +106,7 @@ func (c *checker) closed(f *conform.Flow) {
 		c.leftOut++
 		return
 	}
-	row := flowRow{f.Src, f.Dst, f.QP, f.PeerQP, f.Service, f.MTU, *f.Counters, figuresOf(f.Latency), figuresOf(f.Completion), nil}
+	row := flowRow{flowKey{f.Src, f.Dst, f.QP, f.Segment}, f.PeerQP, f.Service, f.MTU, *f.Counters, figuresOf(f.Latency), figuresOf(f.Completion), nil}
 	if c.tracks != nil {
 		row.track = c.tracks.take(f.ID)
 	}
@@ -119,14 +122,9 @@ func (c *checker) closed(f *conform.Flow) {
 func (c *checker) sortFlows() {
 	slices.SortStableFunc(c.flows, func(a, b flowRow) int { return cmp.Compare(a.counters.First, b.counters.First) })
 	done := make([]bool, len(c.flows))
-	type end struct {
-		src, dst netip.Addr
-		qp       uint32
-	}
-	at := map[end][]int{}
+	at := map[flowKey][]int{}
 	for i, f := range c.flows {
-		k := end{f.src, f.dst, f.qp}
-		at[k] = append(at[k], i)
+		at[f.flowKey] = append(at[f.flowKey], i)
 	}
 	out := make([]flowRow, 0, len(c.flows))
 	for i, f := range c.flows {
@@ -138,7 +136,7 @@ func (c *checker) sortFlows() {
 		if f.peerQP == 0 {
 			continue
 		}
-		for _, j := range at[end{f.dst, f.src, f.peerQP}] {
+		for _, j := range at[flowKey{f.dst, f.src, f.peerQP, f.network}] {
 			if !done[j] && c.flows[j].peerQP == f.qp {
 				done[j] = true
 				out = append(out, c.flows[j])
@@ -295,7 +293,7 @@ func (c *checker) where(g *group) string {
 	if !g.src.IsValid() {
 		return ""
 	}
-	return fmt.Sprintf("%v -> %v QP %s", g.src, g.dst, hex(g.qp))
+	return fmt.Sprintf("%s QP %s%s", g.between(" -> "), hex(g.qp), g.in())
 }
 
 // framesOf lists the first frames of a group.
@@ -349,7 +347,7 @@ func (c *checker) writeFlows() {
 		if f.mtu != 0 {
 			mtu = fmt.Sprint(f.mtu)
 		}
-		rows = append(rows, []string{fmt.Sprintf("%v>%v", f.src, f.dst), hex(f.qp), f.service.String(), mtu,
+		rows = append(rows, []string{f.between(">") + f.in(), hex(f.qp), f.service.String(), mtu,
 			fmt.Sprint(k.Frames), fmt.Sprint(k.DataFrames), fmt.Sprint(k.Retransmitted), fmt.Sprint(k.SequenceError), fmt.Sprint(k.Duplicates),
 			fmt.Sprint(k.Naks), fmt.Sprint(k.RNRs), fmt.Sprint(k.CNPs), fmt.Sprint(k.CE), fmt.Sprint(k.MessagesTx), fmt.Sprint(k.MessagesDone),
 			lat(f.latency.p50), lat(f.latency.p99), lat(f.latency.p999), rate(k.Goodput()), fmt.Sprintf("%.0f%%", 100*k.PayloadEfficiency())})

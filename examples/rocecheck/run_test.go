@@ -9,13 +9,16 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/roce-go/roce/bth/frame"
+	"github.com/roce-go/roce/bth/frame/capture"
 	"github.com/roce-go/roce/psn"
 )
 
@@ -434,4 +437,32 @@ func stream(t *testing.T, in *endless) {
 	require.NoError(t, err)
 	require.Less(t, page.Size(), int64(1<<20))
 	t.Logf("%d bytes, %d frames, %d rounds, %d MiB of memory at most", size, 96*in.round, in.round, peak>>20)
+}
+
+// Two tenants with the same addresses and QP numbers are two connections, which the report
+// tells apart by their networks.
+func TestTenants(t *testing.T) {
+	recs, err := capture.ReadFile(captures + "rc-send.pcap")
+	require.NoError(t, err)
+	var file bytes.Buffer
+	w, err := capture.NewWriter(&file, frame.Ethernet)
+	require.NoError(t, err)
+	for _, r := range recs {
+		for vni := byte(5); vni < 7; vni++ {
+			n := len(r.Data)
+			b := slices.Concat([]byte{2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 8, 0}, // RFC 7348
+				[]byte{0x45, 0, byte((n + 36) >> 8), byte(n + 36), 0, 0, 0x40, 0, 64, 17, 0, 0, 198, 51, 100, 1, 198, 51, 100, 2},
+				[]byte{0xc0, 0, 0x12, 0xb5, byte((n + 16) >> 8), byte(n + 16), 0, 0}, []byte{8, 0, 0, 0, 0, 0, vni, 0}, r.Data)
+			require.NoError(t, w.Write(r.Time.Add(time.Duration(vni)), b))
+		}
+	}
+	code, out, _ := check(t, file.Bytes())
+	require.Equal(t, exitGood, code, out)
+	code, plain, _ := call(t, captures+"rc-send.pcap")
+	require.Equal(t, exitGood, code)
+	flows := strings.Count(plain, "192.0.2.2>192.0.2.1")
+	require.Equal(t, flows, strings.Count(out, "192.0.2.2>192.0.2.1 (vxlan 5)"), out)
+	require.Equal(t, flows, strings.Count(out, "192.0.2.2>192.0.2.1 (vxlan 6)"), out)
+	_, out, _ = check(t, file.Bytes(), "-json")
+	require.Contains(t, out, `"type":"flow","src":"192.0.2.2","dst":"192.0.2.1","network":"vxlan 6",`)
 }

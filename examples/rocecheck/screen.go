@@ -28,6 +28,23 @@ type costs struct {
 type flowKey struct {
 	src, dst netip.Addr
 	qp       uint32
+	network  frame.Segment // VLANs and tunnel; zero: none
+}
+
+// flowOf returns the flow of a finding.
+func flowOf(f *conform.Finding) flowKey { return flowKey{f.Src, f.Dst, f.QP, f.Segment} }
+
+// between returns its two addresses, with arrow between them.
+func (k *flowKey) between(arrow string) string {
+	return k.src.String() + arrow + k.dst.String()
+}
+
+// in returns the network, after a space and in brackets, or "".
+func (k *flowKey) in() string {
+	if s := k.network.String(); s != "" {
+		return " (" + s + ")"
+	}
+	return ""
 }
 
 // charge adds the cost of finding f.
@@ -35,7 +52,7 @@ func (c *checker) charge(f *conform.Finding) {
 	if f.Check != conform.ResentTimeout && f.Check != conform.ResentRNR {
 		return
 	}
-	k := flowKey{f.Src, f.Dst, f.QP}
+	k := flowOf(f)
 	o := c.costs[k]
 	if o == nil {
 		if len(c.costs) >= maxFlows {
@@ -135,7 +152,7 @@ func (r *amiss) String() string {
 	if d := r.cost.timer + r.cost.rnr; d > 0 {
 		parts = append(parts, short(d)+" waited")
 	}
-	return fmt.Sprintf("%v > %v QP %s: %s", r.src, r.dst, hex(r.qp), strings.Join(parts, ", "))
+	return fmt.Sprintf("%s QP %s%s: %s", r.between(" > "), hex(r.qp), r.in(), strings.Join(parts, ", "))
 }
 
 // worst returns the n connections with the most problems.
@@ -148,7 +165,7 @@ func (c *checker) worst(n int) []*amiss {
 		return rows[k]
 	}
 	for _, g := range c.order {
-		k := flowKey{g.src, g.dst, g.qp}
+		k := g.flowKey
 		switch {
 		case !g.src.IsValid():
 		case g.severity == conform.Breach:

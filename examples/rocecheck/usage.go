@@ -55,15 +55,15 @@ happens in a working network.
 
 A JSON line has a type. "finding": severity, rule, title (of the rule), check,
 file, frame (0 for what only the end shows), earlier (a frame that it depends
-on), time, src (for a breach, who broke the rule), dst, qp, peer_qp, psn, text,
-filter (for Wireshark). "not_judged": rule, reason, cases. "interval", with
--follow: time and what was counted since the last. "flow", one for each direction:
-src, dst, qp, peer_qp, service, mtu, and the metrics, durations in nanoseconds.
-"qp", one for each QP: addr, qp, peer_addr, peer_qp, and what it sent (_tx) and
+on), time, src (for a breach, who broke the rule), dst, network (VLANs and
+tunnel, where there are any), qp, peer_qp, psn, text, filter (for Wireshark).
+"not_judged": rule, reason, cases. "interval", with -follow: time and what was
+counted since the last. "flow", one for each direction: src, dst, network, qp,
+peer_qp, service, mtu, and the metrics, durations in nanoseconds. "qp", one for
+each QP: network, addr, qp, peer_addr, peer_qp, and what it sent (_tx) and
 received (_rx). "pause": priority, frames, resume, time, and senders, which has
-the same by src. "total": files,
-all_frames, roce_frames, breaches, notes, events, flows, and the metrics of all
-flows. QP numbers are "0x..." strings.
+the same by src. "total": files, all_frames, roce_frames, breaches, notes,
+events, flows, and the metrics of all flows. QP numbers are "0x..." strings.
 
 With -mrc there are "mrc_flow" (requests of a QP and their responses: packets,
 retransmitted, holes, ecn_ce, sacks, nacks by reason, probes, paths with their

@@ -442,7 +442,7 @@ func (w *Watcher) reportAt(s *stream, c Check, want, got, earlier, at uint64, no
 		}
 	}
 	if s != nil {
-		f.Src, f.Dst, f.QP = s.key.src, s.key.dst, s.key.qp
+		f.Src, f.Dst, f.QP, f.Segment = s.key.src, s.key.dst, s.key.qp, s.segment
 		f.PeerQP = s.peerQP
 	}
 	if f.Severity == Breach && w.vague && at == w.frames && s != nil && !s.insists(c) {

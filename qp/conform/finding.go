@@ -8,6 +8,7 @@ import (
 
 	"github.com/roce-go/roce/aeth"
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/psn"
 	"github.com/roce-go/roce/qp/cm"
 )
@@ -162,9 +163,10 @@ type Finding struct {
 	Frame    uint64 // the frame that shows it, from 1; 0 for what only the end shows
 	Earlier  uint64 // an earlier frame that it depends on; 0 = none
 	Time     time.Time
-	Src, Dst netip.Addr // of the flow; where a device broke a rule, Src is its address
-	QP       uint32     // destination QP of the frame
-	PeerQP   uint32     // QP of the sender, where known; else 0
+	Src, Dst netip.Addr    // of the flow; where a device broke a rule, Src is its address
+	Segment  frame.Segment // of the flow
+	QP       uint32        // destination QP of the frame
+	PeerQP   uint32        // QP of the sender, where known; else 0
 	PSN      psn.PSN
 	Want     uint64 // what was expected; its meaning depends on Check
 	Got      uint64 // what was seen

@@ -28,6 +28,7 @@ func (k *key) is(o *key) bool {
 // req they are compared with.
 type stream struct {
 	key
+	segment      frame.Segment // what key.net stands for
 	id           int32
 	older, newer int32 // list by last use; -1: the end
 	partner
@@ -245,7 +246,11 @@ func (w *Watcher) open(k key) *stream {
 		w.flows.evicted++
 		w.close(w.flows.oldest)
 	}
-	return w.flows.add(k)
+	s := w.flows.add(k)
+	if k.net != 0 {
+		s.segment = w.f.Segment()
+	}
+	return s
 }
 
 // forget resets s, and the other direction, except for the counts: the QP number may be in
@@ -264,7 +269,7 @@ func (s *stream) forget() {
 	if req != nil {
 		req.restart()
 	}
-	*s = stream{key: s.key, id: s.id, older: s.older, newer: s.newer, partner: partner{peer: -1, peerQP: s.peerQP},
+	*s = stream{key: s.key, segment: s.segment, id: s.id, older: s.older, newer: s.newer, partner: partner{peer: -1, peerQP: s.peerQP},
 		profile: profile{service: s.service}, Counters: s.Counters, before: s.before, place: s.place, req: req}
 }
 
@@ -284,7 +289,7 @@ func (w *Watcher) close(i int32) {
 
 func (w *Watcher) view(i int32) Flow {
 	s := w.flows.all[i]
-	f := Flow{ID: int(i), Src: s.src, Dst: s.dst, QP: s.qp, Peer: -1, Service: s.service.Service(), MTU: s.mtu, Counters: &s.Counters,
+	f := Flow{ID: int(i), Src: s.src, Dst: s.dst, Segment: s.segment, QP: s.qp, Peer: -1, Service: s.service.Service(), MTU: s.mtu, Counters: &s.Counters,
 		Latency: &noHistogram, Completion: &noHistogram, PeerQP: s.peerQP}
 	if s.peer >= 0 {
 		f.Peer = int(s.peer)

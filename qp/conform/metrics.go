@@ -209,11 +209,12 @@ func QPOf(rx, tx *Counters) QP {
 type Flow struct {
 	ID       int // small number, unique among open flows
 	Src, Dst netip.Addr
-	QP       uint32      // destination QP
-	PeerQP   uint32      // QP of the sender, 0 when not known
-	Peer     int         // ID of the other direction, -1 when not known
-	Service  bth.Service // of the first packet
-	MTU      int         // path MTU in bytes, 0 when not known
+	Segment  frame.Segment // the network, where several may use the same addresses
+	QP       uint32        // destination QP
+	PeerQP   uint32        // QP of the sender, 0 when not known
+	Peer     int           // ID of the other direction, -1 when not known
+	Service  bth.Service   // of the first packet
+	MTU      int           // path MTU in bytes, 0 when not known
 	*Counters
 	// Latency is the time from a request (the last packet of a SEND or WRITE
 	// that asked for an acknowledgement; a READ or atomic) to what acknowledges
