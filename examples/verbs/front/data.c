@@ -349,16 +349,34 @@ static int take(struct rv_cq *cq, struct rv_cqe *e)
 	return 0;
 }
 
+static uint64_t clock_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
 /* idle has a thread that polls in vain let others have the processor: the engine is one
- * of them. On one processor it sleeps: threads that yield take turns with each other. */
+ * of them. On one processor it sleeps: threads that yield take turns with each other. So it
+ * does for a while after others have had the processor for a millisecond: where it is
+ * wanted by many, the kernel lets one that yields wait longer than one that sleeps. */
 static void idle(struct rv_cq *cq)
 {
 	static int alone = -1;
 	cpu_set_t set;
 	if (alone < 0)
 		alone = !sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) == 1;
-	if (++cq->idle > 16)
-		alone ? usleep(1) : sched_yield();
+	if (++cq->idle <= 16)
+		return;
+	if (alone || cq->crowded) {
+		cq->crowded -= cq->crowded != 0;
+		usleep(1);
+		return;
+	}
+	uint64_t t = clock_ns();
+	sched_yield();
+	if (clock_ns() - t > 1000000)
+		cq->crowded = 1000;
 }
 
 static int poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)

@@ -105,6 +105,7 @@ struct rv_cq {
 	int notify; /* where events are written, or -1 */
 	pthread_mutex_t lock;
 	uint32_t idle; /* polls that found nothing, in a row */
+	uint32_t crowded; /* so many more of them sleep */
 	struct rv_cqe cur; /* of the extended interface */
 	uint32_t comp_got, async_got; /* events that the program has got */
 };
