@@ -14,18 +14,18 @@ func (d *Direction) free() bool { return !d.e.now.before(d.busyUntil) }
 func (d *Direction) rearm() {
 	if !d.armed && !d.free() {
 		d.armed = true
-		d.e.schedule(d.busyUntil, evFree, d.id)
+		d.e.queue.pushLane(laneOf(laneSpacing, d.size), newEvent(d.busyUntil, evFree, d.id))
 	}
 }
 
 // done is called when the direction has become free.
 func (d *Direction) done() {
 	d.armed = false
-	if h := d.from.host; h != nil {
-		h.linkFree(d.from)
+	if d.q != nil {
+		d.serve()
 		return
 	}
-	d.serve()
+	d.from.host.linkFree(d.from)
 }
 
 // duration returns the time to send bytes bytes, in units of 2^-32 ns.
@@ -139,7 +139,7 @@ func (d *Direction) pass(p *packet, late bool) {
 // fly schedules the arrival of p, after all packets in flight.
 func (d *Direction) fly(p *packet) {
 	if d.flight.head == nil {
-		d.toE.queue.push(newEvent(p.at, evArrive, d.id))
+		d.toE.queue.pushLane(laneOf(laneFlight, p.size), newEvent(p.at, evArrive, d.id))
 	}
 	d.flight.push(p)
 }
@@ -215,7 +215,7 @@ func (d *Direction) damage(p *packet) {
 func (d *Direction) arrive() {
 	p := d.flight.pop()
 	if q := d.flight.head; q != nil {
-		d.toE.queue.push(newEvent(q.at, evArrive, d.id))
+		d.toE.queue.pushLane(laneOf(laneSpacing, q.size), newEvent(q.at, evArrive, d.id))
 	}
 	d.deliver(p)
 }

@@ -68,20 +68,22 @@ func (e *engine) next() int64 {
 func (e *engine) run(limit int64) {
 	n, q := e.n, &e.queue
 	for {
-		last := len(q.cur) - 1
-		if last < 0 {
-			if !q.fill() {
-				return
-			}
-			if last = len(q.cur) - 1; e.large {
-				e.warm(q.cur)
-			}
-		}
-		ev := q.cur[last]
+		k := q.least()
+		ev := q.heads[k]
 		if ev.at > limit {
 			return
 		}
-		q.cur = q.cur[:last]
+		if k == wheel {
+			if len(q.cur) == 0 {
+				q.fill()
+				continue
+			}
+		} else if l := &q.lanes[k]; e.large && int32(l.head-l.warmed) >= 0 {
+			list := l.ahead(warmMost)
+			l.warmed = l.head + uint32(len(list))
+			e.warm(list)
+		}
+		q.drop(k)
 		e.handle(ev)
 		e.events++
 		if len(e.dirty) != 0 {

@@ -67,18 +67,24 @@ func (e *event) before(f *event) bool {
 	return e.at < f.at || e.at == f.at && e.ord < f.ord
 }
 
-// eventQueue is a wheel of time slots, and a heap of later events. A direction has one
-// event for all packets in flight, and a host a few for all timers (see timers), so that
-// the queue's length does not depend on the number of packets or queue pairs.
+// eventQueue is a few lanes, a wheel of time slots, and a heap of later events. A direction
+// has one event for all packets in flight, and a host a few for all timers (see timers), so
+// that the queue's length does not depend on the number of packets or queue pairs.
+//
+// A lane is a list in order, to whose end events are added: those that are all caused about
+// the same time before they happen, such as the ends of packets of one length. Most events
+// are of this kind.
 //
 // A slot is an unordered list until it becomes the current one; then its events are sorted,
 // in an array. The length of a slot is adapted to the number of events, so that a slot has
 // a few of them and the cost of an event does not depend on their number.
 type eventQueue struct {
+	heads [lanes + 1]event // the first of each lane, and of the wheel: see look
+	lanes [lanes]lane
+
 	cur   []event // of the slots up to slot: the first event last
 	slot  int64   // time of the current slot, in slots
 	shift uint    // a slot is 1<<shift nanoseconds
-	many  int     // a slot with so many events on average is made shorter
 	plain bool    // only the heap: the reference in tests of the wheel
 
 	free  int32
@@ -86,7 +92,7 @@ type eventQueue struct {
 	nodes []node                  // the first is not used
 	words uint64                  // bit for each word of used that is not 0
 	used  [wheelSlots / 64]uint64 // bit for each slot that has events
-	heads [wheelSlots]int32
+	slots [wheelSlots]int32
 	far   clock.Heap[struct{}]
 
 	fills, filled int     // slots and their events, since shift was reviewed
@@ -98,11 +104,13 @@ const (
 	wheelSlots = 4096
 	firstShift = 4  // of a new queue
 	mostShift  = 10 // so that at most a microsecond is sorted at once
-	manyInSlot = 5
-	manyAhead  = 12 // from which on warm is called for the events of a slot
+	manyInSlot = 5  // a slot with so many events on average is made shorter
 	manyRuns   = 8  // in a full slot: it is sorted otherwise
 	fullSlot   = 64
 )
+
+// never is later than all events.
+var never = event{noTime, math.MaxUint64}
 
 // node is an event in a slot.
 type node struct {
@@ -111,13 +119,33 @@ type node struct {
 }
 
 func newEventQueue(now int64, plain bool) eventQueue {
-	q := eventQueue{shift: firstShift, many: manyInSlot, plain: plain, slot: math.MinInt64 / 2}
+	q := eventQueue{shift: firstShift, plain: plain, slot: math.MinInt64 / 2}
 	if !plain {
 		q.slot = now>>q.shift - 1
+	}
+	for i := range q.heads {
+		q.heads[i] = never
 	}
 	return q
 }
 
+// look sets the head of the wheel while cur is empty: no event of the wheel and of the heap
+// is before that. fill finds the event itself.
+func (q *eventQueue) look() {
+	q.heads[wheel] = event{q.far.Due(noTime), 0}
+	if q.near != 0 {
+		q.looked(q.nextSlot() << (q.shift & 63))
+	}
+}
+
+// looked is look after an event of the wheel or the heap was added, which is not before at.
+func (q *eventQueue) looked(at int64) {
+	if at < q.heads[wheel].at {
+		q.heads[wheel] = event{at, 0}
+	}
+}
+
+// push adds an event to the wheel or the heap.
 func (q *eventQueue) push(e event) {
 	s := e.at >> (q.shift & 63)
 	if uint64(s-q.slot-1) >= wheelSlots-1 {
@@ -130,13 +158,16 @@ func (q *eventQueue) push(e event) {
 	}
 	n, slot := &q.nodes[i], uint64(s)%wheelSlots
 	q.free = n.next
-	n.ev, n.next = e, q.heads[slot]
+	n.ev, n.next = e, q.slots[slot]
 	if n.next == 0 {
 		q.used[slot/64] |= 1 << (slot % 64)
 		q.words |= 1 << (slot / 64)
 	}
-	q.heads[slot] = i
+	q.slots[slot] = i
 	q.near++
+	if len(q.cur) == 0 {
+		q.looked(s << (q.shift & 63))
+	}
 }
 
 // pushAside is push for events in slots up to the current one, or beyond the wheel.
@@ -151,8 +182,12 @@ func (q *eventQueue) pushAside(e event, now bool) {
 	if q.plain && len(q.cur) != 0 {
 		q.far.Push(q.cur[0].at, q.cur[0].ord, struct{}{})
 		q.cur = q.cur[:0]
+		q.look()
 	}
 	q.far.Push(e.at, e.ord, struct{}{})
+	if len(q.cur) == 0 {
+		q.looked(e.at)
+	}
 }
 
 // grow makes a free node.
@@ -174,14 +209,19 @@ func (q *eventQueue) insert(e event) {
 		i--
 	}
 	c[i] = e
+	q.heads[wheel] = c[len(c)-1]
 }
 
 // first returns the first event, or nil. It is valid until the queue changes.
 func (q *eventQueue) first() *event {
-	if len(q.cur) == 0 && !q.fill() {
-		return nil
+	k := q.least()
+	if k == wheel && len(q.cur) == 0 {
+		if !q.fill() {
+			return nil
+		}
+		k = q.least()
 	}
-	return &q.cur[len(q.cur)-1]
+	return &q.heads[k]
 }
 
 // fill makes the next slot with events the current one, and reports whether there is one.
@@ -192,6 +232,7 @@ func (q *eventQueue) fill() bool {
 		}
 		at, ord, _ := q.far.Pop()
 		q.cur = append(q.cur[:0], event{at, ord})
+		q.heads[wheel] = q.cur[0]
 		return true
 	}
 	next := int64(noTime)
@@ -216,6 +257,7 @@ func (q *eventQueue) fill() bool {
 			far >>= q.shift & 63
 		}
 	}
+	q.heads[wheel] = q.cur[len(q.cur)-1]
 	q.fills++
 	q.filled += len(q.cur)
 	if q.fills == 256 {
@@ -226,7 +268,7 @@ func (q *eventQueue) fill() bool {
 
 // take moves the events of a slot of the wheel to cur, in order.
 func (q *eventQueue) take(slot uint64) {
-	k := q.heads[slot]
+	k := q.slots[slot]
 	if k == 0 {
 		return
 	}
@@ -240,7 +282,7 @@ func (q *eventQueue) take(slot uint64) {
 		}
 		k = n.next
 	}
-	q.free, q.heads[slot] = first, 0
+	q.free, q.slots[slot] = first, 0
 	if q.used[slot/64] &^= 1 << (slot % 64); q.used[slot/64] == 0 {
 		q.words &^= 1 << (slot / 64)
 	}
@@ -296,9 +338,9 @@ func (q *eventQueue) review() {
 	mean := q.filled / q.fills
 	q.fills, q.filled = 0, 0
 	switch {
-	case mean < q.many/2 && q.shift < mostShift:
+	case mean < manyInSlot/2 && q.shift < mostShift:
 		q.reshape(q.shift + 1)
-	case mean > q.many && q.shift > 0:
+	case mean > manyInSlot && q.shift > 0:
 		q.reshape(q.shift - 1)
 	}
 }
@@ -321,7 +363,7 @@ func (q *eventQueue) nextSlot() int64 {
 // reshape changes how long a slot is. There is an event in cur.
 func (q *eventQueue) reshape(shift uint) {
 	at := q.cur[len(q.cur)-1].at
-	q.moving = q.drain(q.moving[:0])
+	q.moving = q.drainWheel(q.moving[:0])
 	q.shift = shift
 	q.slot = at >> shift
 	for _, e := range q.moving {
@@ -331,10 +373,21 @@ func (q *eventQueue) reshape(shift uint) {
 
 // drain removes all events and appends them to list, in no order.
 func (q *eventQueue) drain(list []event) []event {
+	for k := range q.lanes {
+		for l := &q.lanes[k]; l.head != l.tail; {
+			list = append(list, q.heads[k])
+			q.drop(uint(k))
+		}
+	}
+	return q.drainWheel(list)
+}
+
+// drainWheel is drain of the wheel and the heap.
+func (q *eventQueue) drainWheel(list []event) []event {
 	list = append(list, q.cur...)
 	q.cur = q.cur[:0]
 	q.far.Clear(func(at int64, ord uint64, _ struct{}) { list = append(list, event{at, ord}) })
-	for i, k := range q.heads {
+	for i, k := range q.slots {
 		if k == 0 {
 			continue
 		}
@@ -343,13 +396,20 @@ func (q *eventQueue) drain(list []event) []event {
 			list = append(list, q.nodes[k].ev)
 			last = k
 		}
-		q.nodes[last].next, q.free, q.heads[i] = q.free, q.heads[i], 0
+		q.nodes[last].next, q.free, q.slots[i] = q.free, q.slots[i], 0
 	}
 	q.near, q.words, q.used = 0, 0, [wheelSlots / 64]uint64{}
+	q.heads[wheel] = never
 	return list
 }
 
-func (q *eventQueue) len() int { return len(q.cur) + q.near + q.far.Len() }
+func (q *eventQueue) len() int {
+	n := len(q.cur) + q.near + q.far.Len()
+	for i := range q.lanes {
+		n += int(q.lanes[i].tail - q.lanes[i].head)
+	}
+	return n
+}
 
 // noTime is later than all times.
 const noTime = 1<<63 - 1

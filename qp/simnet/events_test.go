@@ -33,7 +33,11 @@ func TestQueuesAgainstSorting(t *testing.T) {
 					at = now + rng.Int64N(1<<rng.IntN(26))
 				}
 				e := newEvent(stamp{at, rng.Uint32N(3)}, class(rng.IntN(8)), int32(seq))
-				q.push(e)
+				if rng.IntN(2) == 0 {
+					q.push(e)
+				} else {
+					q.pushLane(rng.UintN(lanes), e)
+				}
 				i, _ := slices.BinarySearchFunc(want, e, func(a, b event) int {
 					if a.before(&b) {
 						return -1
@@ -44,7 +48,7 @@ func TestQueuesAgainstSorting(t *testing.T) {
 			default:
 				require.Equal(t, want[0], *q.first())
 				now = want[0].at
-				q.cur = q.cur[:len(q.cur)-1]
+				q.drop(q.least())
 				want = want[1:]
 			}
 			require.Equal(t, len(want), q.len())
@@ -81,7 +85,7 @@ func TestTimerFiresAtDeadline(t *testing.T) {
 			require.LessOrEqual(t, ev.at, due)
 			require.GreaterOrEqual(t, ev.at, now)
 			now = ev.at
-			e.queue.cur = e.queue.cur[:len(e.queue.cur)-1]
+			e.queue.drop(e.queue.least())
 			k := h.timers.n
 			fires := k != 0 && h.timers.at[k-1] == now
 			h.timer(now)

@@ -217,7 +217,7 @@ func (d *Direction) serve() {
 	for !d.armed && (q.nonEmpty&^q.paused != 0 || q.urgent) {
 		if !d.free() {
 			d.armed = true
-			d.e.queue.push(newEvent(d.busyUntil, evFree, d.id))
+			d.e.queue.pushLane(laneOf(laneSpacing, d.size), newEvent(d.busyUntil, evFree, d.id))
 			return
 		}
 		d.send(q.next())

@@ -116,22 +116,22 @@ type Direction struct {
 	toE    *engine // of to
 	toSW   *Switch // the node that it leads to: one of these two
 	toHost *Host
-	e      *engine // of from
 	q      *egress // of a switch
 	id     int32
 	toPort int32 // of toSW
+	odd    bool  // sending or arrival needs more than the usual: see review
 
 	// Used by sending: two more.
 	busyUntil stamp
-	onWire    stamp // how long a packet of size takes: to its end,
-	spacing   stamp // and until the next one may begin
+	onWire    stamp   // how long a packet of size takes: to its end,
+	spacing   stamp   // and until the next one may begin
+	e         *engine // of from
 	size      int32
 	armed     bool // evFree is scheduled
-	odd       bool // sending or arrival needs more than the usual: see review
 	down      bool
 	crossing  bool // it leads to another engine
-	delay     int64
 
+	delay       int64
 	lastArrival stamp // of flight
 	count       uint64
 	counters    LinkCounters

@@ -221,9 +221,7 @@ func (n *Network) prepare() error {
 		}
 		n.partition()
 		for _, e := range n.engines {
-			if e.large = !n.cfg.plain && len(n.dirs) >= warmFrom*len(n.engines); e.large {
-				e.queue.many = manyAhead
-			}
+			e.large = !n.cfg.plain && len(n.dirs) >= warmFrom*len(n.engines)
 		}
 	}
 	for _, e := range n.engines {
