@@ -15,6 +15,7 @@ type loop struct {
 	changed sync.Cond
 	waiters int
 	timer   *time.Timer
+	armed   time.Time     // when the timer fires, at the latest; zero: not armed
 	free    time.Time     // when the next packet may be sent, with a rate
 	err     error         // of the wire
 	running bool          // from Open to Close
@@ -33,6 +34,7 @@ func (l *loop) start(e *Endpoint) {
 	l.done, l.running = make(chan struct{}), true
 	l.timer = time.AfterFunc(time.Hour, func() {
 		e.mu.Lock()
+		l.armed = time.Time{}
 		if l.running {
 			now := time.Now()
 			e.port.Tick(now)
@@ -108,7 +110,7 @@ func (e *Endpoint) send(now time.Time) (any bool) {
 				l.free = now
 			}
 			if ahead, most := l.free.Sub(now), e.takes(burst); ahead > most {
-				l.timer.Reset(ahead - most/2)
+				l.arm(now.Add(ahead - most/2))
 				return any
 			}
 		}
@@ -127,11 +129,18 @@ func (e *Endpoint) send(now time.Time) (any bool) {
 		}
 	}
 	if due, ok := e.port.Deadline(); ok {
-		l.timer.Reset(max(time.Until(due), 0))
-	} else {
-		l.timer.Stop()
+		l.arm(due)
 	}
 	return any
+}
+
+// arm has the timer fire at due or before. It is left as it is where it fires before: most
+// deadlines move on with each packet, and the timer need not.
+func (l *loop) arm(due time.Time) {
+	if l.armed.IsZero() || due.Before(l.armed) {
+		l.armed = due
+		l.timer.Reset(max(time.Until(due), 0))
+	}
 }
 
 // takes returns how long sending n bytes takes at the rate.
