@@ -237,7 +237,7 @@ func TestWindow(t *testing.T) {
 		require.Equal(t, r.RKey, m.InvRKey)
 		require.Equal(t, "done", string(got[:m.N]))
 	}
-	// Bound again while bound: the first key is dead. So is one that was invalidated.
+	// Bound again while bound: the first key is invalid. So is one that was invalidated.
 	first, err := w.Bind(y, mr, 0, 8192, qp.RemoteRead)
 	require.NoError(t, err)
 	second, err := w.Bind(y, mr, 0, 8192, qp.RemoteRead)
@@ -291,7 +291,7 @@ func TestDialErrors(t *testing.T) {
 	_, err = l.Accept(ctx)
 	require.ErrorIs(t, err, net.ErrClosed)
 
-	// Nobody has that address: the caller's patience counts.
+	// No host has that address: the caller's deadline counts.
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
 	_, err = a.Dial(short, "192.0.2.99:7174", nil)
@@ -685,7 +685,7 @@ func TestPathMTU(t *testing.T) {
 	require.ErrorContains(t, err, "PathMTU is 4096")
 }
 
-// faulty returns a filter that loses, doubles and swaps 1 % of the frames each.
+// faulty returns a filter that loses, duplicates and swaps 1 % of the frames each.
 func faulty(seed uint64) func(bool, []byte) [][]byte {
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(1, seed))
@@ -712,7 +712,7 @@ func faulty(seed uint64) func(bool, []byte) [][]byte {
 	}
 }
 
-// A wire that loses, doubles and swaps: all arrives once, in order.
+// A wire that loses, duplicates and swaps: all arrives once, in order.
 func TestFaults(t *testing.T) {
 	filter := faulty(1)
 	n := 200
@@ -741,7 +741,7 @@ func TestFaults(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// A peer that ends a connection before it has the RTU sends a REJ: for who has dialled
+// A peer that ends a connection before it has the RTU sends a REJ: for the side that dialled
 // that is the end of the connection, and no refusal.
 func TestEndBeforeRTU(t *testing.T) {
 	a, b := two(t, "memory", endpoint.Config{Filter: func(_ bool, b []byte) [][]byte {

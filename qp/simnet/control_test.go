@@ -111,7 +111,7 @@ func TestConvergence(t *testing.T) {
 	}
 }
 
-// The victim's packets stand behind those of others that are
+// The victim's packets wait behind those of others that are
 // paused, and DCQCN frees it.
 func TestVictim(t *testing.T) {
 	goodput := func(p congestion.Controller) (victim float64, pausedCore time.Duration) {
@@ -254,7 +254,7 @@ func TestSwiftTarget(t *testing.T) {
 	}
 }
 
-// A flow's target counts the switches on its own way: with 20 us for each, what is in
+// A flow's target counts the switches on its own path: with 20 us for each, what is in
 // flight over a slow link between switches takes 20 us and 20 us for each to drain.
 func TestSwiftHops(t *testing.T) {
 	const slow = 5e9

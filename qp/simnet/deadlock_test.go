@@ -15,7 +15,7 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// stuckForEver is the plain search that findDeadlock is held against: over the whole
+// stuckForEver is the plain search with which findDeadlock is compared: over the whole
 // network, adding up the packets that wait.
 func stuckForEver(n *Network, prio int) map[*Direction]bool {
 	heldBy := func(q *egress, port int) (b int) {
@@ -75,7 +75,7 @@ func checkHeld(t require.TestingT, n *Network) {
 
 // Random networks of switches with links in both directions, flows on random paths: a deadlock
 // is found when the plain search finds one, at the latest when its members repeat
-// their pauses, and the circle is one of the plain search's.
+// their pauses, and the cycle is one of the plain search's.
 func TestDeadlocksAgainstPlainSearch(t *testing.T) {
 	found, free := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -103,7 +103,7 @@ func TestDeadlocksAgainstPlainSearch(t *testing.T) {
 			a := rapid.IntRange(0, switches-1).Draw(t, "a")
 			link(a, (a+rapid.IntRange(1, switches-1).Draw(t, "b"))%switches)
 		}
-		// Ways to a host go round the circle, so that they end, but for some.
+		// Paths to a host follow the cycle and end there, except some.
 		for to := range switches {
 			for at := range switches {
 				if at != to && rapid.IntRange(0, 9).Draw(t, "round") != 0 {

@@ -26,8 +26,8 @@ func (s *Switch) CheckBuffer() error {
 	return nil
 }
 
-// Plain has events wait in a heap, and nothing looked at ahead: the simple way, which the
-// fast one is held to.
+// Plain has events wait in a heap, without look-ahead: the simple method, with which the
+// fast one is compared.
 func (c Config) Plain() Config {
 	c.plain = true
 	return c

@@ -51,7 +51,7 @@ func pattern(n int) []byte {
 
 var gigabit100 = simnet.LinkConfig{Rate: 100e9, Delay: 2 * time.Microsecond}
 
-// mixed posts one of each operation and checks what came of it.
+// mixed posts one of each operation and checks the outcome.
 func (p *pairOf) mixed(t testing.TB, size int) {
 	msg := pattern(size)
 	got, mem, back := make([]byte, size), make([]byte, size), make([]byte, size)
@@ -126,9 +126,9 @@ func TestSameSeedSameTrace(t *testing.T) {
 }
 
 // With HPCC each switch leaves a record in each packet of data, 8 bytes each, and the
-// acknowledgement brings them back: after two packets that follow each other at the rate
+// acknowledgement returns them: after two packets that follow each other at the rate
 // of the link their records give that rate, and the queue is what waited. With bytes the
-// records stand behind the IP packet.
+// records are behind the IP packet.
 func TestTelemetry(t *testing.T) {
 	for _, carry := range []simnet.Carry{simnet.Bytes, simnet.Decoded, simnet.Shared} {
 		t.Run(carryNames[carry], func(t *testing.T) { telemetry(t, carry) })

@@ -56,7 +56,7 @@ func traceOf(t require.TestingT, cfg simnet.Config, faults simnet.Faults) string
 }
 
 // The same happens for 1, 2 and 4 threads and for all carries, event by event, as with
-// events that wait in a heap and nothing looked at ahead.
+// events that wait in a heap, without look-ahead.
 func TestSameTraceForThreadsAndCarries(t *testing.T) {
 	for _, faults := range []simnet.Faults{{}, {Loss: 0.005, Duplicate: 0.01, Reorder: 0.01, Jitter: 300}} {
 		want := traceOf(t, simnet.Config{Carry: simnet.Shared, Seed: 7}.Plain(), faults)
@@ -137,7 +137,7 @@ func TestFractionsOfNanoseconds(t *testing.T) {
 }
 
 // Edge, 4 aggregation, 16 core switches: many queue pairs of few host pairs use all 16
-// ways, and none much more than its share, on any seed.
+// paths, and none much more than its share, on any seed.
 func TestECMPUsesAllPaths(t *testing.T) {
 	const qps = 1024
 	for _, pairs := range []int{1, 2, 4, 16} {

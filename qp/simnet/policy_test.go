@@ -33,7 +33,7 @@ func TestMarkBeforePause(t *testing.T) {
 		s.ECN = &cnp.CongestionParams{Kmin: ecn, Kmax: ecn, Pmax: 1_000_000}
 		f, err := lab.Topology{
 			Network: simnet.Config{Carry: simnet.Shared}, Rate: 40e9, Switch: s,
-			// ECN-capable, without a reaction: nothing but the thresholds is looked at.
+			// ECN-capable, without a reaction: only the thresholds matter.
 			Host: simnet.HostConfig{MaxQPs: 64},
 		}.Star(32)
 		require.NoError(t, err)
@@ -172,8 +172,8 @@ func TestECNByRate(t *testing.T) {
 	require.InDelta(t, 20_000, queue(10e9), 20_000)
 }
 
-// Spraying uses all ways at once and reorders; flowlets change ways at pauses only; a
-// function pins what it likes; ECMP keeps a flow on one.
+// Spraying uses all paths at once and reorders; flowlets change paths only at pauses; a
+// function pins the flows that it chooses; ECMP keeps a flow on one.
 func TestRouters(t *testing.T) {
 	run := func(r func() simnet.Router, interval time.Duration) (ways int, out uint64) {
 		f, err := lab.Topology{Network: simnet.Config{Carry: simnet.Shared, Seed: 3},

@@ -152,7 +152,7 @@ func TestRingDeadlock(t *testing.T) {
 	require.Equal(t, "pause deadlock of priority 3 at "+d.At.String()+": s0 > s1 > s2 > s3 > s0", d.String())
 	require.Equal(t, d.At, f.Elapsed())
 
-	// Gone on with, nothing moves on the ring any more.
+	// When the run continues, nothing moves on the ring any more.
 	f = ring(true)
 	require.NoError(t, f.Run(20*time.Millisecond))
 	require.NotNil(t, f.Deadlock())
@@ -206,7 +206,7 @@ func TestNoDeadlockInATree(t *testing.T) {
 }
 
 // A pause that has to last longer than a frame can say is asked for again, and is
-// no deadlock while somebody drains what it waits for.
+// no deadlock while a host drains what it waits for.
 func TestPauseIsRepeated(t *testing.T) {
 	f, err := lab.Topology{
 		Network: simnet.Config{Carry: simnet.Decoded},

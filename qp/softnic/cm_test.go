@@ -183,7 +183,7 @@ func TestCallConnect(t *testing.T) {
 }
 
 // A request for which nobody listens is refused, with and without a machine; so are calls
-// to a port that cannot make any.
+// on a port without connection management.
 func TestConnectRefused(t *testing.T) {
 	for _, machine := range []bool{true, false} {
 		w := newWired(t, func(i int, c *softnic.Config) {
@@ -536,7 +536,7 @@ func TestQueuePairUsedAgain(t *testing.T) {
 	require.Equal(t, "established", w.events[1][len(w.events[1])-1], "its first packet says so, the RTU being lost")
 }
 
-// A call that is over has no say in its QP, which may have another by then.
+// A call that has ended does not change its QP, which may have another by then.
 func TestDisconnectWhenOver(t *testing.T) {
 	w := newWired(t, nil)
 	require.NoError(t, w.ports[1].Listen(service, 0))

@@ -360,7 +360,7 @@ func TestMarkingOfCNPs(t *testing.T) {
 	}
 }
 
-// Data collects records, the acknowledgement brings them back.
+// Data packets collect records, the acknowledgement returns them.
 func TestTelemetry(t *testing.T) {
 	s := &spy{needs: congestion.NeedINT, action: congestion.EchoINT}
 	c := newCable(t, softnic.Config{Control: s}, nil)
@@ -389,7 +389,7 @@ func TestTelemetry(t *testing.T) {
 	size := congestion.INT{Mode: congestion.INTCollect}
 	require.EqualValues(t, 3*1086+1086-96+16+4*size.Size(), s.flows[0].sent, "with room for the telemetry's head; the first has a RETH")
 
-	// What an acknowledgement brought back the next one does not.
+	// The next acknowledgement does not return the same records.
 	ask := request(c.qps[1])
 	ask.Src, ask.Dst, ask.Packet.PSN, ask.Packet.AckReq = mustGID(c.ports[0]), mustGID(c.ports[1]), c.qps[1].Attr().RQPSN, true
 	require.Equal(t, softnic.Delivered, c.ports[1].HandleDecoded(c.now, ask))

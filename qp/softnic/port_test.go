@@ -266,8 +266,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A paused priority makes no packets, others do, and its own go on in their order
-// when the pause is over.
+// A paused priority sends no packets, others do, and its own continue in order after
+// the pause.
 func TestSetPaused(t *testing.T) {
 	p := newPair(t, [2]softnic.GID{addr("192.0.2.1"), addr("192.0.2.2")})
 	now := p.now
@@ -426,7 +426,7 @@ func TestHeaderChecksum(t *testing.T) {
 	require.Equal(t, softnic.Delivered, p.HandleFrame(start, b))
 }
 
-// TestRunts: what says nothing of RoCE is not malformed RoCE.
+// TestRunts: a frame too short to be recognized as RoCE is not malformed RoCE.
 func TestRunts(t *testing.T) {
 	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
 	q, _ := qpOf(t, p, start, qp.RC, toPeer(), nil)
