@@ -134,7 +134,7 @@ func (s *exScenario) model() *explore.Model[exWorld] {
 // complete.
 const exSteps = 400
 
-// finish lets everything happen that can, without faults, one packet of each end a
+// finish makes all possible moves, without faults, one packet of each end a
 // round, and checks that both halves of both QPs come to an end (rules EE-1, EE-3).
 func (s *exScenario) finish(w *exWorld) error {
 	used := s.used(w)
@@ -325,7 +325,7 @@ func TestExplore(t *testing.T) {
 var exploreFaults = flag.Bool("explorefaults", false, "TestExploreFindsFaults: build each fault and explore it (three minutes)")
 
 // exFault is a fault that the machines had, or could have had, as a change of their
-// source, and what of the explorer finds it.
+// source, and the scenario of the explorer that finds it.
 type exFault struct {
 	name    string
 	file    string   // in the folder of this package

@@ -117,7 +117,7 @@ type exMem struct {
 	recv   [exRecvs][exLong]byte
 }
 
-// exFlusher is the memory of an end, which notes what it is asked to flush.
+// exFlusher is the memory of an end, which records what it is to flush.
 type exFlusher struct {
 	*qp.Regions
 	mem  *exMem
@@ -309,7 +309,7 @@ func (s *exScenario) selectiveOf(i int) qp.Selective {
 // connection that it was sent on and, from 0x80 on, whether its receiver has used it.
 func exByte(tag byte, j int) byte { return tag ^ byte(j*29) }
 
-// exPattern has the bytes of each tag.
+// exPattern is the bytes of each tag.
 var exPattern = func() (t [256][exLong]byte) {
 	for tag := range t {
 		for j := range t[tag] {
@@ -610,9 +610,9 @@ const (
 	exForgeKinds = 16
 )
 
-// forged hands a response to end i that its peer never sent. What was never sent must
+// forged delivers a response to end i that its peer never sent. What was never sent must
 // not be acknowledged by it, and a reserved syndrome changes nothing; otherwise the
-// end may believe it, and only what it owes its peer is checked.
+// end may accept it, and only its own responses are checked.
 func (s *exScenario) forged(w *exWorld, i, what int) error {
 	w.left.forge--
 	n := &w.nodes[i]
@@ -685,7 +685,7 @@ func (s *exScenario) forged(w *exWorld, i, what int) error {
 // the PSN that is expected.
 const exAskKinds = 11
 
-// asked hands a request to end i that its peer never sent. Nothing of it may be executed
+// asked delivers a request to end i that its peer never sent. Nothing of it may be executed
 // (rules RS-02, RS-03, RS-20, RS-22), as the memory and the messages show.
 func (s *exScenario) asked(w *exWorld, i, what int) error {
 	w.left.forge--
@@ -791,7 +791,7 @@ func (s *exScenario) resent(w *exWorld) error {
 	return nil
 }
 
-// tick lets time pass up to the first deadline.
+// tick advances the time to the first deadline.
 func (s *exScenario) tick(w *exWorld) error {
 	if (w.wire[0].n != 0 || w.wire[1].n != 0 || !w.nodes[0].quiet || !w.nodes[1].quiet) && !s.waits(w) {
 		w.left.early--
@@ -821,7 +821,7 @@ func (s *exScenario) beyond(w *exWorld, i int) bool {
 	return ok && t.After(exTime(w.now))
 }
 
-// wr makes work request k of end i.
+// wr builds work request k of end i.
 func (s *exScenario) wr(w *exWorld, i, k int) qp.SendWR {
 	buf := w.mem[i].data[k][:]
 	wr := qp.SendWR{ID: uint64(k), Local: buf[:4], RKey: w.nodes[1-i].key, RemoteAddr: exRegion + exWriteOff}
@@ -874,7 +874,7 @@ func (s *exScenario) adds(i, k int) (n uint64) {
 	return n
 }
 
-// emit takes a packet of end i to the link.
+// emit puts a packet of end i on the link.
 func (s *exScenario) emit(w *exWorld, i int) error {
 	n := &w.nodes[i]
 	has := n.q.Pending(qp.PendingPacket)
@@ -931,7 +931,7 @@ func (s *exScenario) emit(w *exWorld, i int) error {
 				}
 				n.nak = int32(p.PSN)
 			} else if !w.fake || p.AETH.Syndrome.Nak() != aeth.NakInvalidRequest {
-				// An end that takes a forged response may ask for more than its peer's
+				// An end that accepts a forged response may have more outstanding than its peer's
 				// max_dest_rd_atomic.
 				return fmt.Errorf("end %d refuses a good request: %v", i, p.AETH.Syndrome)
 			}
@@ -1092,7 +1092,7 @@ func (s *exScenario) deliver(w *exWorld, i int, p *exPacket) error {
 	return nil
 }
 
-// poll takes completions, checks what they say and what lies in memory then.
+// poll polls completions, checks them and the memory at that time.
 func (s *exScenario) poll(w *exWorld, i, most int) error {
 	n := &w.nodes[i]
 	var c qp.Completion
@@ -1182,7 +1182,7 @@ func (s *exScenario) poll(w *exWorld, i, most int) error {
 	return nil
 }
 
-// received checks the receive of the next message that takes one.
+// received checks the receive of the next message that consumes one.
 func (s *exScenario) received(w *exWorld, i int, c *qp.Completion) error {
 	n := &w.nodes[i]
 	got := 0
@@ -1235,7 +1235,7 @@ func (s *exScenario) received(w *exWorld, i int, c *qp.Completion) error {
 	return nil
 }
 
-// done checks what the success of request k of end i promises.
+// done checks what must be true when request k of end i succeeds.
 func (s *exScenario) done(w *exWorld, i, k int) error {
 	if s.typ == qp.UC {
 		return nil
@@ -1293,7 +1293,7 @@ func (s *exScenario) done(w *exWorld, i, k int) error {
 
 // exCells are the parts of the memory that WRITEs go to which one WRITE writes whole:
 // the short ones only the first. The last is that of the ATOMIC WRITEs. Each has an
-// offset, a length and where in a message it stands.
+// offset, a length and its place in a message.
 var exCells = [4][3]int{{exWriteOff, 4, 0}, {exWriteOff + 4, exMTU - 4, 4}, {exWriteOff + exMTU, exLong - exMTU, exMTU}, {exCellOff, 8, 0}}
 
 // memory checks that nothing is written twice with other data, nor again after its

@@ -96,7 +96,7 @@ func (f *fuzzer) u32() uint32 {
 	return uint32(f.byte())<<24 | uint32(f.byte())<<16 | uint32(f.byte())<<8 | uint32(f.byte())
 }
 
-// newFuzzer takes all the memory that there will be.
+// newFuzzer allocates all the memory that there will be.
 func newFuzzer(t testing.TB, in []byte) *fuzzer {
 	f := &fuzzer{t: t, in: in, now: time.Unix(5000, 0)}
 	mode := f.pick(5)
@@ -209,7 +209,7 @@ func (f *fuzzer) run() {
 	}
 }
 
-// drain takes the packets that a call caused.
+// drain sends the packets that a call caused.
 func (f *fuzzer) drain(i int) {
 	h := &f.hosts[i]
 	for n := 0; h.q.NextPacket(f.now, &f.out); n++ {
@@ -315,7 +315,7 @@ func (f *fuzzer) completions(h *fuzzHost) {
 	}
 }
 
-// keys takes a region away, or gives it a new key.
+// keys deregisters a region, or gives it a new key.
 func (f *fuzzer) keys(h *fuzzHost) {
 	k := f.pick(len(h.keys))
 	if h.keys[k] != 0 {
@@ -433,7 +433,7 @@ func (f *fuzzer) forge(h *fuzzHost) {
 	}
 }
 
-// check looks at the memory at the end.
+// check checks the memory at the end.
 func (f *fuzzer) check() {
 	for i := range f.hosts {
 		h := &f.hosts[i]

@@ -15,7 +15,7 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// A requester without a QP, against a test bench that plays the card under test: the
+// A requester without a QP, with a test bench in the place of the card under test: the
 // bench refuses the first packet with an RNR NAK, loses the second, and then accepts it.
 func ExampleRequester() {
 	now := time.Unix(0, 0)

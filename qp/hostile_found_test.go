@@ -14,7 +14,7 @@ import (
 	"github.com/roce-go/roce/reth"
 )
 
-// What the hostile networks found, each as the few packets that it takes.
+// What the hostile networks found, each reduced to the packets that show it.
 
 var foundStart = time.Unix(1000, 0)
 
@@ -51,7 +51,7 @@ func TestFoundCreditsInMidMessage(t *testing.T) {
 }
 
 // Rules RQ-05, RQ-14: SQD comes after a packet that did not ask for an
-// acknowledgement, for another was to follow.
+// acknowledgement, because another was to follow.
 func TestFoundDrainAsks(t *testing.T) {
 	q, err := qp.New(qp.Config{QPN: 1, MaxSendWR: 8})
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func foundResponder(t *testing.T) (*qp.Responder, *qp.Regions, uint32) {
 }
 
 // Rules RS-12, RS-21: the response to a late duplicate is being sent when the next request
-// comes, which has the place to itself.
+// is received, which then gets its place.
 func TestFoundReplayHoldsNoSlot(t *testing.T) {
 	r, _, key := foundResponder(t)
 	var out qp.Outgoing

@@ -223,7 +223,7 @@ func (w *hostileWorld) logf(format string, args ...any) {
 	}
 }
 
-// mix takes a value into the trace's hash.
+// mix adds a value to the trace's hash.
 func (w *hostileWorld) mix(v ...uint64) {
 	for _, x := range v {
 		w.hash = (w.hash ^ x) * 1099511628211
@@ -267,7 +267,7 @@ func (e *hostileEnd) bringUp() {
 		e.window, _ = e.host.regs.AllocWindow(hostilePD)
 	}
 	e.bind()
-	// Far from the PSNs of before, of which packets may still be under way.
+	// Far from the PSNs of before, of which packets may still be in flight.
 	step := e.incarn * (1 << 21)
 	mine := psn.PSN(p.FirstPSN[e.side]+step) & psn.Mask
 	his := psn.PSN(p.FirstPSN[1-e.side]+step) & psn.Mask
@@ -416,7 +416,7 @@ func (e *hostileEnd) drained() {
 	}
 }
 
-// planned does what the plan says for this time.
+// planned does what the plan has for this time.
 func (w *hostileWorld) planned() {
 	p := w.plan
 	if p.Revoke != 0 && w.now >= p.Revoke {
@@ -431,7 +431,7 @@ func (w *hostileWorld) planned() {
 			}
 			e.rkey, e.winKey, e.window = 0, 0, 0
 			e.gone = true
-			// The application learns of errors; what sees none is taken down.
+			// The application learns of errors; a connection without one is reset.
 			for _, x := range []*hostileEnd{e, e.peer} {
 				if x.state == hostileUp {
 					x.at = w.now + 2_000_000
@@ -472,7 +472,7 @@ func clonePlan(w *hostileWorld) *hostilePlan {
 	return &p
 }
 
-// life takes a connection that failed or is to be reset down, and up again.
+// life resets a connection that failed or is to be reset, and connects it again.
 func (e *hostileEnd) life() {
 	w := e.w
 	switch e.state {
@@ -505,7 +505,7 @@ func (e *hostileEnd) life() {
 	}
 }
 
-// flush moves to Error and takes all completions.
+// flush moves to Error and polls all completions.
 func (e *hostileEnd) flush() {
 	w := e.w
 	if err := e.q.Modify(w.time(), &qp.Attr{State: qp.Error}, qp.AttrState); err != nil {
@@ -526,11 +526,11 @@ func (e *hostileEnd) flush() {
 	}
 }
 
-// down resets the QP and looks at the memory that its peer could reach.
+// down resets the QP and checks the memory that its peer could access.
 func (e *hostileEnd) down() {
 	w := e.w
 	if e.q.State() != qp.Error {
-		// What did succeed is known only as far as completions were taken.
+		// What did succeed is known only as far as completions were polled.
 		e.completions()
 		e.host.lost++
 	}
@@ -608,7 +608,7 @@ func (w *hostileWorld) end() {
 				break
 			}
 		}
-		// Every receive that was not taken comes back flushed: none is lost.
+		// Every receive that was not consumed completes flushed: none is lost.
 		e.flush()
 	}
 	for i := range w.hosts {
@@ -667,7 +667,7 @@ func (e *hostileEnd) postRecvs() {
 			err = e.q.PostRecv(&wr)
 		}
 		if errors.Is(err, qp.ErrQueueFull) && !e.shared() {
-			// Completed receives hold their places until they are taken.
+			// Completed receives hold their places until they are polled.
 			w.free = append(w.free, b)
 			return
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/roce-go/roce/qp"
 )
 
-// hostilePlan is a network to be: two hosts, some connections between them, what
-// the link does to packets, and what the applications ask for. With Seed it
-// decides everything that happens.
+// hostilePlan describes a network: two hosts, some connections between them, what
+// the link does to packets, and what the applications post. With Seed it
+// determines everything that happens.
 type hostilePlan struct {
 	Seed uint64
 
@@ -58,7 +58,7 @@ type hostilePlan struct {
 	Work []hostileWork
 }
 
-// hostileWork is one request that an application makes.
+// hostileWork is one request that an application posts.
 type hostileWork struct {
 	Pair, Side int
 	Op         qp.Op
@@ -97,7 +97,7 @@ func rapidPicker(t *rapid.T) picker {
 
 func of[T any](pick picker, v ...T) T { return v[pick(len(v))] }
 
-// makePlan draws a network. The lowest picks are the tamest.
+// makePlan draws a network. The lowest picks have the fewest faults.
 func makePlan(pick picker, seed uint64) *hostilePlan {
 	yes := func(in int) bool { return pick(in) == in-1 }
 	p := &hostilePlan{
@@ -150,7 +150,7 @@ func makePlan(pick picker, seed uint64) *hostilePlan {
 		s.RTOLow = of(pick, time.Duration(0), 5*time.Microsecond, 200*time.Microsecond)
 		p.Sel = [2]qp.Selective{s, s}
 		if yes(6) {
-			// One end goes back: slow, and right all the same (rule SR-1).
+			// One end uses go-back-N: slow, and correct all the same (rule SR-1).
 			p.Sel[pick(2)] = qp.Selective{}
 		}
 	}
@@ -174,7 +174,7 @@ func makePlan(pick picker, seed uint64) *hostilePlan {
 			w.Len = 8
 			w.Off = of(pick, 0, 0, 8, w.Off&^7)
 		case qp.OpSendInv:
-			// What uses the key must be over before it goes.
+			// Requests with the key must be complete before it is invalidated.
 			w.Flags |= qp.Fence
 		}
 		if w.Op != qp.OpRead && w.Op < qp.OpRead && w.Len <= hostileInline && yes(2) {
@@ -339,7 +339,7 @@ func (e *hostileEnd) prepare(w *hostileWork) (*hostileSend, func()) {
 	return s, func() {}
 }
 
-// checkResult looks at what a request that succeeded left in local memory (rule
+// checkResult checks what a request that succeeded left in local memory (rule
 // EE-2).
 func (e *hostileEnd) checkResult(s *hostileSend) {
 	n := len(s.local) - 8

@@ -157,7 +157,7 @@ func ackOf(q *qp.QP, n psn.PSN) {
 	q.HandlePacket(epoch, p, nil)
 }
 
-// Rule RQ-11: what SGEs name is sent, and a key that goes ends the request with a local
+// Rule RQ-11: what SGEs name is sent, and a key that is invalidated ends the request with a local
 // protection error when all before it are complete.
 func TestKeyedSend(t *testing.T) {
 	var out qp.Outgoing
@@ -240,7 +240,7 @@ func TestKeyedFaults(t *testing.T) {
 	}
 }
 
-// Rule RQ-11: a READ whose memory goes before its response comes.
+// Rule RQ-11: a READ whose memory is deregistered before its response is received.
 func TestKeyedResponse(t *testing.T) {
 	var out qp.Outgoing
 	var c qp.Completion
@@ -433,7 +433,7 @@ func TestKeyedRefusedBehindLoss(t *testing.T) {
 	}
 }
 
-// SendWR.Fail in SQD: no request begins, nor ends this way, before RTS.
+// SendWR.Fail in SQD: no request starts, or ends this way, before RTS.
 func TestFailedSendDrained(t *testing.T) {
 	q, _, _, _ := keyedQP(t, qp.RC)
 	var c qp.Completion
@@ -554,7 +554,7 @@ func TestWindowType1(t *testing.T) {
 	require.True(t, reaches(1, 6, w, 0x1000))
 }
 
-// A region that is registered again keeps its key; its windows die.
+// A region that is registered again keeps its key; its windows become invalid.
 func TestReregister(t *testing.T) {
 	m, err := qp.NewRegions(4)
 	require.NoError(t, err)

@@ -155,7 +155,7 @@ func (c *replayConn) compareResponse(t *testing.T, theirs, to *replayFrame, ours
 	require.Equal(t, describe(&want), describe(ours), "%v, response to %v", theirs, to)
 }
 
-// replayWork is the list of requests that the program makes.
+// replayWork is the list of requests that the program posts.
 type replayWork struct {
 	wr   qp.SendWR
 	last bool // of its operation: all are awaited
@@ -349,13 +349,13 @@ var replayStatus = map[qp.Status]string{qp.Success: "0", qp.LocalLengthErr: "1",
 	qp.WRFlushErr: "5", qp.BadRespErr: "7", qp.RemoteInvalidReqErr: "9", qp.RemoteAccessErr: "10", qp.RemoteOpErr: "11",
 	qp.RetryExcErr: "12", qp.RNRRetryExcErr: "13"}
 
-// describe puts down every field of a packet that its opcode has, but the ICRC.
+// describe lists every field of a packet that its opcode has, but the ICRC.
 func describe(p *bth.Packet) string {
 	return fmt.Sprintf("%v PSN %v to %#x, ack %v, headers % x, pad %d, %d bytes %08x", p.Opcode, p.PSN, p.DestQP, p.AckReq,
 		p.AppendHeadersTo(nil), p.PadCnt, len(p.Payload), crc32.ChecksumIEEE(p.Payload))
 }
 
-// checkResult looks at what a READ or an atomic left in local memory.
+// checkResult checks what a READ or an ATOMIC left in local memory.
 func (c *replayConn) checkResult(t *testing.T, wr *qp.SendWR, atomics *int) {
 	t.Helper()
 	switch wr.Op {

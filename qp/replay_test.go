@@ -222,7 +222,7 @@ func (r *replay) load(t *testing.T) []*replayConn {
 	return conns
 }
 
-// rights are the access flags that letters stand for.
+// rights are the access flags of the letters.
 func rights(s string) (a qp.Access) {
 	for _, c := range s {
 		switch c {
@@ -283,7 +283,7 @@ var probeDiffs = map[int]probeDiff{
 	139: {1, "ACKNOWLEDGE 1000 61 0", "RS-07: a DMA length above 2^31 is an invalid request, before keys are looked at"},
 }
 
-// Frames that do not come as far as a QP: a wrong UDP checksum, and a QP that
+// Frames that do not reach a QP: a wrong UDP checksum, and a QP that
 // does not exist.
 var probeSkipped = map[int]bool{48: true, 51: true}
 

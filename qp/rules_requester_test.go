@@ -50,7 +50,7 @@ func TestPSNDistance(t *testing.T) {
 }
 
 // Rule PS-2: a READ of nearly half the circle starts when nothing else is outstanding, and one of
-// half the circle is refused; a window never lets more out.
+// half the circle is refused; a window never has more outstanding.
 func TestOutstandingPSNs(t *testing.T) {
 	cfg := base(qp.RC)
 	cfg.Window = psn.Half - 1
@@ -81,7 +81,7 @@ func TestOutstandingPSNs(t *testing.T) {
 	require.Equal(t, uint32(2000), out.Packet.RETH.DMALen)
 }
 
-// Rule RQ-01: 2^31 bytes are taken, one more is refused, for every operation.
+// Rule RQ-01: 2^31 bytes are accepted, one more is refused, for every operation.
 func TestLongestMessage(t *testing.T) {
 	r := sender(t, base(qp.RC), func(a *qp.Attr) { a.PathMTU = 4096 })
 	chunk := make([]byte, 1<<20)
@@ -98,7 +98,7 @@ func TestLongestMessage(t *testing.T) {
 	require.Equal(t, 7, r.Outstanding())
 }
 
-// Rules RQ-01, RQ-02, RQ-03, RQ-04: the packets of any message, put together, are the
+// Rules RQ-01, RQ-02, RQ-03, RQ-04: the packets of any message, joined, are the
 // message.
 func TestSegmentation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -149,8 +149,8 @@ func TestSegmentation(t *testing.T) {
 	})
 }
 
-// Rule RQ-05: whatever is posted and pulled, when the sender stops, the last packet
-// sent has asked, so that a deadline is there.
+// Rule RQ-05: whatever is posted and sent, when the sender stops, the last packet
+// sent has AckReq, so that there is a deadline.
 func TestAlwaysAsked(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := base(qp.RC)
@@ -241,8 +241,8 @@ func TestQueueBound(t *testing.T) {
 var rnrTimes = [32]float64{655.36, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.16, 0.24, 0.32, 0.48, 0.64, 0.96, 1.28, 1.92,
 	2.56, 3.84, 5.12, 7.68, 10.24, 15.36, 20.48, 30.72, 40.96, 61.44, 81.92, 122.88, 163.84, 245.76, 327.68, 491.52}
 
-// Rule RQ-28: for every code, whatever is called meanwhile, nothing leaves before the
-// time has passed; and at twice the time, when only Deadline is heeded, it has left.
+// Rule RQ-28: for every code, whatever is called meanwhile, nothing is sent before the
+// time has passed; and at twice the time, with calls only at Deadline, it was sent.
 func TestRNRWait(t *testing.T) {
 	for code, ms := range rnrTimes {
 		wait := time.Duration(ms*1e6 + 0.5)
@@ -428,7 +428,7 @@ func TestWrongSide(t *testing.T) {
 	require.Equal(t, 1, r.Outstanding())
 }
 
-// Time that goes back stands still.
+// A time before the latest one counts as the latest.
 func TestTimeGoesBack(t *testing.T) {
 	r := sender(t, base(qp.RC), func(a *qp.Attr) { a.Timeout = 14 })
 	var out qp.Outgoing

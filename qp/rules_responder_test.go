@@ -256,7 +256,7 @@ func TestDuplicateReadRange(t *testing.T) {
 		p.RETH.DMALen = uint32(m2)
 		inside := 256*skip < n && m2 > 0 && 256*skip+m2 <= n
 		if 256*skip >= n {
-			// Not yet asked for: a new READ, or beyond.
+			// Not requested yet: a new READ, or beyond.
 			return
 		}
 		require.Equal(t, qp.Duplicate, r.HandlePacket(p, nil))
@@ -376,7 +376,7 @@ func TestNakAfterResponses(t *testing.T) {
 // Rules UC-1 and UC-2: over a link that loses packets exactly the messages arrive of
 // which nothing was lost, and the counters count what was: each place where
 // something is missing is out of sequence once, each message that was begun and not
-// ended is dropped once, and what is behind a loss in its message is not taken.
+// ended is dropped once, and what is behind a loss in its message is dropped.
 func TestUCLosses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, err := qp.NewResponder(base(qp.UC))
@@ -434,7 +434,7 @@ func TestUCLosses(t *testing.T) {
 				want = append(want, k)
 			}
 		}
-		// A message that takes no receive shows what is behind the last loss.
+		// A message that consumes no receive shows what is behind the last loss.
 		p := &bth.Packet{Header: bth.Header{Opcode: bth.UC.Opcode(bth.SendOnly), PKey: 0xffff, DestQP: 1, PSN: at}}
 		require.NoError(t, m.PostRecv(&qp.RecvWR{ID: 12, Local: make([]byte, 1)}))
 		require.Equal(t, qp.Accepted, m.HandlePacket(p, nil))

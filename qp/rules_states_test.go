@@ -147,7 +147,7 @@ func TestMaxDestRdAtomicInSQD(t *testing.T) {
 	}
 }
 
-// Rules RS-11, RS-21: a right that RTS takes away is away for duplicates too.
+// Rules RS-11, RS-21: a right that is removed in RTS is removed for duplicates too.
 func TestRightTakenAway(t *testing.T) {
 	mem, _, key := memory(t, 64)
 	cfg := base(qp.RC)
@@ -172,7 +172,7 @@ func TestRightTakenAway(t *testing.T) {
 	require.Empty(t, out.Packet.Payload)
 }
 
-// Rule ST-4: LAST_WQE_REACHED comes once, whatever is asked for in Error.
+// Rule ST-4: LAST_WQE_REACHED is raised once, whatever is called in Error.
 func TestLastWQEOnce(t *testing.T) {
 	srq, err := qp.NewSRQ(1, 1)
 	require.NoError(t, err)
@@ -245,7 +245,7 @@ func TestUDTooLongForSRQ(t *testing.T) {
 	require.Zero(t, srq.Len())
 }
 
-// Connect takes a machine up once, with values in range.
+// Connect works once, with values in range.
 func TestConnect(t *testing.T) {
 	r, err := qp.NewRequester(base(qp.RC))
 	require.NoError(t, err)

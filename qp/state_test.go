@@ -290,7 +290,7 @@ func TestQuery(t *testing.T) {
 	require.Equal(t, qp.Attr{}, q.Attr())
 }
 
-// Attributes that a live QP takes have their effect.
+// Attributes that may change while the QP works have their effect.
 func TestLiveAttributes(t *testing.T) {
 	q := in(t, base(qp.RC), qp.RTS)
 	var out qp.Outgoing
@@ -316,7 +316,7 @@ func TestLiveAttributes(t *testing.T) {
 	require.Equal(t, qp.Error, q.State())
 }
 
-// Reset forgets all, and the QP can be brought up again.
+// Reset discards all, and the QP can be connected again.
 func TestResetAndAgain(t *testing.T) {
 	q := in(t, base(qp.RC), qp.RTS)
 	var out qp.Outgoing
@@ -408,7 +408,7 @@ func TestConfigErrors(t *testing.T) {
 	}
 }
 
-// TestConfigRanges: each number of a Config at its ends is taken, and beyond them refused,
+// TestConfigRanges: each number of a Config at its ends is accepted, and beyond them refused,
 // with the field and its ends in the error.
 func TestConfigRanges(t *testing.T) {
 	requester := func(c qp.Config) error { _, err := qp.NewRequester(c); return err }
@@ -473,7 +473,7 @@ func TestStrings(t *testing.T) {
 	require.Equal(t, "path_mtu,ah", (qp.AttrAH | qp.AttrPathMTU).String())
 }
 
-// Taking READs away in SQD while work is queued would leave it waiting for ever
+// A max_rd_atomic of 0 set in SQD while work is queued would have it wait for ever
 // (rule EE-1).
 func TestSQDKeepsReadsPossible(t *testing.T) {
 	now := time.Unix(1, 0)
