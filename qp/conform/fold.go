@@ -80,7 +80,8 @@ func newSightings(n int) sightings {
 func tagOf(sum uint64) place32 { return (place32(sum>>40) | 1) << turnBits }
 
 // setBits is how many low bits of a sum say where in the index it is. They rise with the
-// PSN, so that the sets of a flow's packets lie beside each other in memory.
+// PSN, so that the sets of a flow's packets lie beside each other in memory, and with the
+// IPv4 identification, so that packets with one PSN do not share a set.
 const setBits = 24
 
 func (t *sightings) set(sum uint64) *[setSize]place32 { return &t.index[int(sum)&(len(t.index)-1)] }
@@ -180,7 +181,7 @@ func (c *current) identity() (id identity) {
 	h := flow ^ uint64(p.Opcode)<<56 ^ uint64(p.PSN)
 	h ^= (uint64(f.ID)<<48 ^ uint64(f.TransportLen)<<8) * 0x9e3779b97f4a7c15
 	h *= 0xd6e8feb86659fd93
-	id.sum = (h|1<<63)&^(1<<setBits-1) | (flow>>40+uint64(p.PSN))&(1<<setBits-1)
+	id.sum = (h|1<<63)&^(1<<setBits-1) | (flow>>40+uint64(p.PSN)+uint64(f.ID))&(1<<setBits-1)
 	if !c.full {
 		return id
 	}
