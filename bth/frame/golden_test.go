@@ -117,8 +117,8 @@ func TestGolden(t *testing.T) {
 				switch {
 				case field == "_ws.expert.message": // remarks, no field
 				case field == "infiniband.invariant.crc" && w == "":
-					// tshark takes a SEND of few bytes for something else, and
-					// knows no ICRC of opcodes that it does not know.
+					// tshark dissects a SEND of few bytes as something else, and
+					// has no ICRC for opcodes that it does not know.
 					noCRC++
 					op := f.Packet.Opcode
 					require.True(t, len(f.Packet.Payload) <= 4 && op.Send() || op == bth.CNP || !op.Known(), id)

@@ -83,7 +83,7 @@ func TestMRCVectors(t *testing.T) {
 				require.Equal(t, frame.ICRCUnchecked, f.CheckICRC())
 			}
 
-			// Without being asked, nothing is guessed.
+			// Without MRC, nothing is guessed.
 			plain := frame.Frame{}
 			require.ErrorIs(t, d.Decode(frame.RawIP, raw, len(raw), &plain), bth.ErrOpcode)
 			require.Zero(t, plain)

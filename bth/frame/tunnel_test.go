@@ -19,8 +19,8 @@ import (
 	"github.com/roce-go/roce/bth/frame/capture"
 )
 
-// tunnelled is a frame of testdata/tunnels.pcap, with what tshark 4.0.17 makes
-// of it: tshark was configured so that port 8472 is VXLAN and which labels are
+// tunnelled is a frame of testdata/tunnels.pcap, with its dissection by tshark
+// 4.0.17: tshark was configured so that port 8472 is VXLAN and which labels are
 // pseudowires, and knows nothing of GRE 0x8949.
 //
 // The outer headers were built with Scapy 2.5, but for those that it does not
@@ -279,7 +279,7 @@ func TestVXLANPorts(t *testing.T) {
 	require.Equal(t, "UDP 4791 (RoCE v2) in vxlan", told.Protocol(frame.Ethernet, b, len(b)).String())
 }
 
-// TestTunnelsRefused changes a frame so that it cannot be looked into any more,
+// TestTunnelsRefused changes a frame so that it cannot be decoded any more,
 // and holds what it is called then.
 func TestTunnelsRefused(t *testing.T) {
 	byName := map[string][]byte{}
@@ -328,7 +328,7 @@ func TestTunnelsRefused(t *testing.T) {
 		require.False(t, intoTunnels.IsRoCE(p))
 		checkBytes(t, frame.Ethernet, b, len(b), intoTunnels)
 	}
-	// Without the option nothing is looked into, and all is named.
+	// Without the option no tunnel is decoded, and all are named.
 	for name, want := range map[string]string{"erspan1": "GRE 0x88be (ERSPAN)", "vxlan": "UDP 4789 (VXLAN)", "mirror-22": "GRE 0x8949 (NVIDIA mirror)",
 		"mpls-pw": "Ethertype 0x8847 (MPLS)", "ip6-in-ip4": "IP protocol 41 (IPv6 in IP)", "three-tags": "UDP 4791 (RoCE v2)"} {
 		p := frame.Finder{}.Protocol(frame.Ethernet, byName[name], len(byName[name]))
@@ -433,7 +433,7 @@ func TestSegment(t *testing.T) {
 	require.Equal(t, segment("ip4-in-ip4"), f.Segment(), "the other direction")
 }
 
-// A segment's text tells it from others.
+// A segment's text distinguishes it from others.
 func TestSegmentText(t *testing.T) {
 	a := [2]netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")}
 	for want, s := range map[string]frame.Segment{
@@ -507,7 +507,7 @@ func TestOuterForgotten(t *testing.T) {
 }
 
 // TestTunnelCut: a tunnel's header that is whole says what is in it, also where nothing of
-// that is there; one byte less does not. What an MPLS label has behind it is told by its
+// that is there; one byte less does not. What is behind an MPLS label is known from its
 // Ethernet header and one byte more.
 func TestTunnelCut(t *testing.T) {
 	erspan := append([]byte{0x10, 0, 0x88, 0xbe, 0, 0, 0, 1, 0x10}, make([]byte, 20)...) // GRE with a sequence number, ERSPAN II

@@ -565,8 +565,8 @@ func (s *xScenario) event(w *xWorld, i int, ev *Event) error {
 }
 
 // finish makes all moves, without faults and with owners that agree, until
-// nothing happens any more. Then both ends of each connection think the same of it, and
-// it stands where less was lost than there are retries (rule CM-1); and when their owners end all, nothing is left.
+// nothing happens any more. Then both ends of each connection have the same state, and
+// it is established where less was lost than there are retries (rule CM-1); and when their owners end all, nothing is left.
 func (s *xScenario) finish(w *xWorld) error {
 	w.left = xFaults{}
 	if err := s.settle(w); err != nil {

@@ -27,7 +27,7 @@ func (w *world) hostile(rng *rand.Rand, loss, dup float64, late time.Duration) {
 }
 
 // agreed checks that no call is established at only one side, once no message is in flight.
-// One case is the data's to find out: the REJ that said that the passive side gave
+// One case only data can show: the REJ with which the passive side gave
 // up was lost, as all before it.
 func (w *world) agreed() {
 	if w.lostREJ {

@@ -302,7 +302,7 @@ func TestMachineTransactionIDs(t *testing.T) {
 	w.over()
 }
 
-// Rule CM-14, with values worked out by hand from the driver's way: the lifetime's
+// Rule CM-14, with values worked out by hand from the driver's method: the lifetime's
 // code plus one, or the target's delay, whichever is greater, and one more when the
 // other is within one of it.
 func TestMachineAckTimeout(t *testing.T) {
@@ -635,7 +635,7 @@ func TestMachineCaptured(t *testing.T) {
 	require.Zero(t, m.Calls())
 }
 
-// The packet path takes no memory.
+// The packet path allocates no memory.
 func TestMachineAllocations(t *testing.T) {
 	if testenv.Allocates {
 		t.Skip("the race detector allocates")

@@ -90,7 +90,7 @@ func request() *cm.Request {
 		RetryCnt: 7, RNRRetry: 7}
 }
 
-// world is two sides and what is under way between them, in virtual time.
+// world is two sides and the datagrams in flight between them, in virtual time.
 type world struct {
 	t     tb
 	now   time.Time
@@ -128,7 +128,7 @@ func newWorld(t tb) *world {
 
 func attribute(mad []byte) cm.AttributeID { return cm.AttributeID(mad[17]) }
 
-// settle polls events and puts what is sent into the air.
+// settle polls events and sends what is to be sent.
 func (w *world) settle() {
 	for _, s := range []*side{w.a, w.b} {
 		s.poll()
@@ -347,7 +347,7 @@ func TestMachineTimes(t *testing.T) {
 	})
 }
 
-// Every message lost once, come twice, and late: both agree (rules CM-1, CM-4).
+// Every message lost once, duplicated and delayed: both agree (rules CM-1, CM-4).
 func TestMachineEachMessage(t *testing.T) {
 	for _, id := range []cm.AttributeID{cm.AttrREQ, cm.AttrREP, cm.AttrRTU, cm.AttrDREQ, cm.AttrDREP, cm.AttrSIDRREQ, cm.AttrSIDRREP} {
 		for what, f := range map[string]func() (int, time.Duration){
