@@ -121,6 +121,8 @@ func newUDPBatch(c *net.UDPConn, local netip.Addr, sends bool) (*batch, error) {
 	return b, err
 }
 
+// receive and transmit do not block, so the scheduler need not know of the system call: it
+// would start another thread when the call takes more than some 20 microseconds.
 func (b *batch) receive(fd uintptr) bool {
 	for i := range recvBatch {
 		b.iovs[i].Base = &b.bufs[i][headRoom]
@@ -132,7 +134,7 @@ func (b *batch) receive(fd uintptr) bool {
 		b.msgs[i].hdr.Control = (*byte)(unsafe.Pointer(&b.ctls[i]))
 		b.msgs[i].hdr.SetControllen(int(unsafe.Sizeof(b.ctls[i])))
 	}
-	n, _, errno := syscall.Syscall6(syscall.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[0])), recvBatch, syscall.MSG_DONTWAIT, 0, 0)
+	n, _, errno := syscall.RawSyscall6(syscall.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.msgs[0])), recvBatch, syscall.MSG_DONTWAIT, 0, 0)
 	b.errno, b.got = errno, b.got[:0]
 	if errno == 0 {
 		for i := range int(n) {
@@ -144,7 +146,7 @@ func (b *batch) receive(fd uintptr) bool {
 }
 
 func (b *batch) transmit(fd uintptr) bool {
-	n, _, errno := syscall.Syscall6(sysSendmmsg, fd, uintptr(unsafe.Pointer(&b.msgs[b.first])), uintptr(b.n-b.first), syscall.MSG_DONTWAIT, 0, 0)
+	n, _, errno := syscall.RawSyscall6(sysSendmmsg, fd, uintptr(unsafe.Pointer(&b.msgs[b.first])), uintptr(b.n-b.first), syscall.MSG_DONTWAIT, 0, 0)
 	b.errno = errno
 	if errno == 0 {
 		b.first += int(n)
