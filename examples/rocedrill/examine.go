@@ -110,7 +110,8 @@ func (d *device) once(s *drill) (res *result) {
 	}
 	start := d.link.now()
 	res = &result{s: s, tries: 1, first: d.rec.n + 1}
-	r := &run{d: d, s: s, seen: map[uint32]bool{}, keys: map[string]uint32{}, regions: map[string]liveRegion{}, bufs: map[string][2]uint64{}}
+	r := &run{d: d, s: s, connection: connection{seen: map[uint32]bool{}},
+		resources: resources{keys: map[string]uint32{}, regions: map[string]liveRegion{}, bufs: map[string][2]uint64{}}}
 	d.qpns++
 	r.qpn, r.last = firstQPN+d.qpns, start
 	err := r.needs()

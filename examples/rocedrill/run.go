@@ -70,33 +70,49 @@ type run struct {
 	line int
 	stmt string
 
-	service       bth.Service
-	qpn, dutQPN   uint32
-	qp            uint64 // the agent's handle
-	v6            bool
-	shift         int // added to the PSNs of our requests: the device chose the first PSN
-	mads          bool
-	also          uint32 // another QP number of ours whose packets are received
-	calls         call
-	last          time.Time
-	lastFrame     int
-	seen          map[uint32]bool
-	allowed       []string
-	faults        []fault
-	fatal         bool // a NAK ended the connection: a receive that was consumed completes with an error
-	notes         []string
-	kernel        []string
-	lastSent      string // the statement, or what was mutated
-	heard         int    // frames received
-	trace         []traced
+	connection
+	resources
+	transcript
+
+	calls   call
+	allowed []string
+	faults  []fault
+	fatal   bool // a NAK ended the connection: a receive that was consumed completes with an error
+}
+
+// connection is the two queue pairs of a script: ours and the device's.
+type connection struct {
+	service     bth.Service
+	qpn, dutQPN uint32
+	qp          uint64 // the agent's handle
+	v6          bool
+	shift       int // added to the PSNs of our requests: the device chose the first PSN
+	mads        bool
+	also        uint32 // another QP number of ours whose packets are received
+	seen        map[uint32]bool
+	ports       []uint16 // UDP source ports of the device's queue pair, each once
+}
+
+// resources are what a script has at the device, by the names that it gave them.
+type resources struct {
 	keys          map[string]uint32
 	regions       map[string]liveRegion
 	scratch, free uint64
 	srq           uint64
 	srqNum        uint32               // SRQ number in requests of XRC
-	ports         []uint16             // UDP source ports of the device's queue pair, each once
 	bufs          map[string][2]uint64 // "recv 1", "post 1": offset and length in scratch
 	completions   []map[string]string
+}
+
+// transcript is what happened so far, for the report.
+type transcript struct {
+	last      time.Time
+	lastFrame int
+	lastSent  string // the statement, or what was mutated
+	heard     int    // frames received
+	trace     []traced
+	notes     []string
+	kernel    []string
 }
 
 type liveRegion struct {
