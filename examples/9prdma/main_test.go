@@ -23,7 +23,7 @@ import (
 )
 
 // serving serves a folder at one end of a wire, with faults at that end, to p9's own
-// client at the other. Who asks for messages of a MiB gets 64 KiB.
+// client at the other. A client that requests messages of 1 MiB gets 64 KiB.
 func serving(t *testing.T, root, faults string) p9.File {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
@@ -63,8 +63,8 @@ func newServer() *server {
 	return &server{most: 3, msize: 65536, window: 64, patience: 100 * time.Millisecond}
 }
 
-// Clients that vanish leave nothing, one too many is refused, and one that asks and asks
-// and takes no response has at most its 32 requests outstanding.
+// Clients that vanish leave nothing, one too many is refused, and one that sends requests
+// without end and receives no response has at most its 32 requests outstanding.
 func TestClients(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -181,7 +181,7 @@ func TestTree(t *testing.T) {
 	require.Less(t, time.Since(lstat("d/f").ModTime()), time.Minute, "the time of now")
 	require.NoError(t, file.SetAttr(p9.SetAttrMask{UID: true, GID: true}, p9.SetAttr{UID: p9.UID(os.Getuid()), GID: p9.GID(os.Getgid())}))
 
-	// Links. What one leads to is the client's business; the server follows none.
+	// Links. The client follows them; the server follows none.
 	_, err = dir.Symlink("/etc", "out", p9.NoUID, p9.NoGID)
 	require.NoError(t, err)
 	to, err := walk(t, dir, "out").Readlink()
@@ -204,7 +204,7 @@ func TestTree(t *testing.T) {
 	_, _, err = walk(t, dir, "pipe").Open(p9.ReadOnly)
 	require.Error(t, err, "nobody waits for its other end here")
 
-	// A folder that moves takes with it what was walked to.
+	// In a folder that is renamed what was walked to stays valid.
 	inside := walk(t, dir, "f")
 	require.NoError(t, walk(t, at).RenameAt("d", walk(t, at), "e"))
 	_, _, attr, err := inside.GetAttr(p9.AttrMaskAll)

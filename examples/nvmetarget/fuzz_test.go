@@ -14,8 +14,8 @@ import (
 	"github.com/roce-go/roce/examples/internal/nvme"
 )
 
-// script is a link whose host sends given capsules, and has all the memory that is
-// asked of it, but where a key is odd.
+// script is a link whose host sends given capsules, and grants all memory that is
+// accessed, except where a key is odd.
 type script struct {
 	mu        sync.Mutex
 	capsules  [][]byte
@@ -192,7 +192,7 @@ func FuzzCapsules(f *testing.F) {
 }
 
 // The data of a command may come in its capsule, anywhere behind the command; what lies
-// outside is refused. A key is taken away where the host asks, and only there.
+// outside is refused. A key is invalidated where the host asks for it, and only there.
 func TestCapsules(t *testing.T) {
 	disk := &memory{b: make([]byte, 8<<20)}
 	tgt := newTarget(testConfig(), disk, slog.New(slog.DiscardHandler))
@@ -262,7 +262,7 @@ func TestEventRequests(t *testing.T) {
 	require.True(t, do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 2}).parked)
 }
 
-// failing is a store whose disk is broken, and while it is full takes no writes.
+// failing is a store whose disk is broken, and which refuses writes while it is full.
 type failing struct {
 	memory
 	full bool
@@ -277,9 +277,9 @@ func (f *failing) WriteAt(b []byte, off int64) (int, error) {
 	return f.memory.WriteAt(b, off)
 }
 
-// The health log warns of a disk that takes no writes until it takes one, whatever is
-// read meanwhile, and of what could not be made durable for good. Of each time that all
-// was well before, hosts hear.
+// The health log warns of a disk that refuses writes until it accepts one, whatever is
+// read meanwhile, and for ever of what could not be made durable. Each time that all was
+// well before, hosts get an event.
 func TestHealth(t *testing.T) {
 	disk := &failing{memory: memory{b: make([]byte, 8<<20)}}
 	tgt := newTarget(testConfig(), disk, slog.New(slog.DiscardHandler))
@@ -368,7 +368,7 @@ func TestEvents(t *testing.T) {
 	require.Empty(t, take())
 	require.EqualValues(t, 1<<1|1<<2, log(2, 0)[0])
 	require.Equal(t, []uint64{1 | 1<<8 | 2<<16}, take(), "health, temperature, see log page 2")
-	// An event that came while no request was there waits for one.
+	// An event without a request to report it waits for one.
 	tgt.resize(5 << 20)
 	require.Empty(t, take())
 	do(nvme.Command{Opcode: nvme.AsyncEvent, CID: 111})

@@ -25,7 +25,7 @@ import (
 
 // files has the kernel mount a folder of 9prdma, copy a tree to it, read it again after
 // another mount, and do to it what a file system is for; with the faults that its client
-// bears; and has the server go in the middle.
+// bears; and has the server end in the middle.
 func (l *lab) files(t *testing.T) {
 	l.sh(t, "modprobe -a 9p 9pnet_rdma; dmesg -c >/dev/null")
 	const mount = "mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,msize=65536,access=any 192.0.2.1 /mnt"
@@ -95,7 +95,7 @@ func (l *lab) files(t *testing.T) {
 			}
 		})
 	}
-	// A request that waits for a server that is gone waits until it is killed; all others
+	// A request that waits for a server that has ended waits until it is killed; all others
 	// get an error, and the folder can be mounted again.
 	t.Run("killed", func(t *testing.T) {
 		serve(t, "9p-killed")
@@ -158,7 +158,7 @@ func (l *lab) files(t *testing.T) {
 }
 
 // forgotten reads the kernel's log, where its 9P client may complain of the requests that
-// it forgot when its server went, and of nothing else.
+// it forgot when its server ended, and of nothing else.
 func (l *lab) forgotten(t *testing.T) {
 	out := l.sh(t, "dmesg -c")
 	require.Equal(t, strings.Count(out, "WARNING:"), strings.Count(out, "kmem_cache_destroy 9p-fcall-cache"), out)

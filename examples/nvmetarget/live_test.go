@@ -196,7 +196,7 @@ func (l *lab) judged(t *testing.T) {
 	}
 }
 
-// What the kernel says where something went wrong that should not have.
+// What the kernel logs where something went wrong that should not have.
 var complaint = regexp.MustCompile(`(?i)BUG:|WARNING:|Call Trace|I/O error|EXT4-fs error|EXT4-fs warning|Buffer I/O|corrupt|failed|timeout|hung|error`)
 
 // clean reads the kernel's log since the last time, which must hold no complaint.
@@ -363,14 +363,14 @@ func (l *lab) recovery(t *testing.T) {
 
 // initiator has nvmehost write and compare on Linux's own target: null_blk with memory
 // behind nvmet-rdma; without faults and with them, IPv4 and IPv6. Then the target is
-// taken away in the middle.
+// removed in the middle.
 func (l *lab) initiator(t *testing.T) {
 	l.sh(t, "%s", serveNVMet("192.0.2.2", "2001:db8::2"))
 	for _, c := range []struct{ name, to, faults string }{{"host-ipv4", "192.0.2.2", ""}, {"host-ipv6-faults", "2001:db8::2", "loss=5,duplicate=5,reorder=5"}} {
 		t.Run(c.name, func(t *testing.T) {
 			args := []string{"-to", c.to, "-max", "1048576", "-verify", "2097152", "-n", "200", "-depth", "8", "-limit", "2m"}
 			if c.faults != "" {
-				// The target READs nothing of several packets, for all that is written fits
+				// The target READs nothing of several packets, since all that is written fits
 				// into capsules: rdma_rxe gives a queue pair up when the response to a READ
 				// that it asked for from its middle on is a First, as it must be.
 				args = append(args, "-faults", c.faults, "-n", "100", "-max", "16384", "-verify", "1048576")
@@ -405,8 +405,8 @@ func (l *lab) host(t *testing.T, wire func(string) []string, name string, args .
 	return string(out), err
 }
 
-// killed has the host's machine end without a word while fio writes. The target finds
-// out by the keep-alive timeout, and lets go of all that the host had: of the three
+// killed has the host's machine end without a message while fio writes. The target detects
+// it by the keep-alive timeout, and releases all that the host had: of the three
 // connections that it may have, the next host needs two.
 func (l *lab) killed(t *testing.T) {
 	l.start(t, "host-killed", "-size", "16M", "-conns", "3", "-v")
@@ -583,7 +583,7 @@ func (l *lab) behaviours(t *testing.T) {
 	require.NotRegexp(t, `BUG:|WARNING:|Call Trace`, l.sh(t, "dmesg -c"))
 }
 
-// otherwise is the heading in INTEROP.md of what people wrote, the page's end.
+// otherwise is the heading in INTEROP.md of the part that is written by hand, at its end.
 const otherwise = "\n## What the driver does otherwise\n"
 
 // byHand returns that end.

@@ -223,8 +223,8 @@ func exercise(t *testing.T, ctx context.Context, h *nvme.Host, ops int) {
 	wg.Wait()
 }
 
-// What must be refused is, with the status that the specification has for it, and
-// nothing is harmed.
+// What must be refused is refused, with the status that the specification has for it, and
+// nothing is changed.
 func TestRefusals(t *testing.T) {
 	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", nil)
 	ctx := limit(t)
@@ -248,7 +248,7 @@ func TestRefusals(t *testing.T) {
 	status(nvme.ConnectInvalidParam, dial(func(c *nvme.HostConfig) { c.HostNQN = "" }))
 	require.ErrorContains(t, dial(func(c *nvme.HostConfig) { c.Depth = 65 }), "at most 64")
 
-	// Private data that says what cannot be: a REJ with NVMe's status.
+	// Private data with impossible values: a REJ with NVMe's status.
 	for _, c := range []struct {
 		req  nvme.ConnectRequest
 		want nvme.ConnectStatus
@@ -321,7 +321,7 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, admin(nvme.Command{Opcode: nvme.Identify, CDW10: [6]uint32{1}}, buf[:4096]))
 }
 
-// A host whose key does not fit, or that asks to write more than it lent, loses its
+// A host whose key does not fit, or that sends a write longer than its buffer, loses its
 // connection, and no other host notices.
 func TestWrongKey(t *testing.T) {
 	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", nil)
@@ -352,7 +352,7 @@ func dialRaw(t *testing.T, b *bench, ctx context.Context) *endpoint.Conn {
 	return c
 }
 
-// lend returns a descriptor of n bytes of a host's memory.
+// lend returns a descriptor for n bytes of a host's memory.
 func lend(t *testing.T, b *bench, c *endpoint.Conn, n uint32) nvme.SGL {
 	mr, err := b.ep.Register(make([]byte, n), qp.MWBind)
 	require.NoError(t, err)
@@ -363,9 +363,9 @@ func lend(t *testing.T, b *bench, c *endpoint.Conn, n uint32) nvme.SGL {
 	return nvme.SGL{Addr: r.Addr, Length: r.Len, Key: r.RKey, Type: nvme.SGLKeyed}
 }
 
-// What a host leaves behind goes: after it vanished in the middle of its commands, by
-// the keep-alive timeout, or since its packets are not acknowledged; and one that had no
-// keep-alive and nothing to do.
+// The state of a host that vanished is released: in the middle of its commands, by the
+// keep-alive timeout, or since its packets are not acknowledged; also of one without
+// keep-alive and without commands.
 func TestHostVanishes(t *testing.T) {
 	for _, alive := range []time.Duration{time.Second, 0} {
 		b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", nil)
@@ -383,13 +383,13 @@ func TestHostVanishes(t *testing.T) {
 			}
 		}
 		require.NoError(t, h.Write(ctx, 0, make([]byte, 1<<20)))
-		// The wire is cut: nothing leaves the host, not even a DREQ.
+		// The wire is cut: the host sends nothing, not even a DREQ.
 		b.cut.Store(true)
 		require.Eventually(t, func() bool { n, q := b.t.count(); return n == 0 && q == 0 }, 30*time.Second, 10*time.Millisecond)
 	}
 }
 
-// A connection of which no Connect comes does not stay.
+// A connection without a Connect command is ended.
 func TestNoConnect(t *testing.T) {
 	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", func(c *config) { c.patience = 300 * time.Millisecond })
 	c := dialRaw(t, b, limit(t))
@@ -398,7 +398,7 @@ func TestNoConnect(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("it stays")
 	}
-	// A host that is there stays, with no keep-alive and nothing to do.
+	// A host that responds stays connected, without keep-alive and without commands.
 	hc := hostConfig()
 	hc.Alive = 0
 	h, err := nvme.Dial(limit(t), b.ep, b.at, hc)
@@ -481,7 +481,7 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// The bytes of a write that failed are not counted: its length is only the host's word.
+// The bytes of a write that failed are not counted: its length is only what the host claimed.
 func TestStatsOfFailures(t *testing.T) {
 	var s stats
 	sl := &slot{q: &queue{id: 1}, cmd: nvme.Command{Opcode: nvme.Write, SGL: nvme.SGL{Length: 4096}}}
@@ -515,7 +515,7 @@ func small(t *testing.T, before, limit int) {
 }
 
 // Hundreds of hosts at once: each finds its own data; the one too many gets the error that
-// there are no resources, and gets in when there are; and what they took goes with them.
+// there are no resources, and gets in when there are; and what they used is released with them.
 func TestManyHosts(t *testing.T) {
 	hosts := 300
 	if testing.Short() {
@@ -574,7 +574,7 @@ func TestManyHosts(t *testing.T) {
 	small(t, before, 3<<20+hosts*16<<10) // what the wire and maps keep does not grow with the hosts
 }
 
-// Hosts that come and go without end, properly and not, harm no other, and leave nothing.
+// Hosts that connect and disconnect without end, properly and not, harm no other, and leave nothing.
 func TestChurn(t *testing.T) {
 	rounds := 150
 	if testing.Short() {
@@ -619,8 +619,8 @@ func TestChurn(t *testing.T) {
 	require.NoError(t, steady.Close())
 }
 
-// A host that asks for much and takes no response holds what a queue may hold and no
-// more, and nobody else waits for it.
+// A host that sends many commands and receives no response holds at most what a queue may
+// hold, and no other host waits for it.
 func TestSlowHost(t *testing.T) {
 	b := newBench(t, &memory{b: make([]byte, 8<<20)}, "", nil)
 	ctx := limit(t)

@@ -237,7 +237,7 @@ func (l *lab) testMckey(t *testing.T) {
 	}
 }
 
-// testNotThere notes what the guest's tools cannot do there.
+// testNotThere records what the guest's tools cannot do there.
 func (l *lab) testNotThere(t *testing.T) {
 	for _, c := range []struct{ cmd, why string }{
 		{fmt.Sprintf("rdma_xclient -c x -s %s", ourIP4), ""},
@@ -252,7 +252,7 @@ func (l *lab) testNotThere(t *testing.T) {
 	}
 }
 
-// testCMFaults has peers of RDMA-CM go away and refuse.
+// testCMFaults has peers of RDMA-CM vanish and refuse.
 func (l *lab) testCMFaults(t *testing.T) {
 	l.loop.close()
 	before := runtime.NumGoroutine()
@@ -362,7 +362,7 @@ func (l *lab) testCMFaults(t *testing.T) {
 	require.LessOrEqual(t, left, before, "goroutines")
 }
 
-// requireGone expects a connection to end soon, because its peer has.
+// requireGone expects a connection to end soon, because its peer has ended.
 func (l *lab) requireGone(t *testing.T, c *roce.Conn) {
 	t.Helper()
 	select {

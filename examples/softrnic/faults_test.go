@@ -123,7 +123,7 @@ func (l *lab) testWrap(t *testing.T) {
 	}
 }
 
-// testRNR sends to those that are not ready.
+// testRNR sends to receivers that are not ready.
 func (l *lab) testRNR(t *testing.T) {
 	k := link{kind: qp.RC, mtu: 1024, noRecvWait: 14}
 	const size = 3000

@@ -107,7 +107,7 @@ func (l *lab) testLink(t *testing.T, k link) {
 	}
 }
 
-// exchange does one operation and checks what came of it at both ends.
+// exchange does one operation and checks the outcome at both ends.
 func (c *conn) exchange(t *testing.T, m message, role, size int) {
 	switch m.ours {
 	case qp.OpSend, qp.OpSendImm, qp.OpSendInv:
@@ -286,7 +286,7 @@ func (c *conn) sendTheirs(t *testing.T, m message, size int) {
 		require.Equal(t, c.gqpn, wc.SrcQP)
 		_, guests, _ := c.addrs()
 		if guests.Is4() {
-			// 20 bytes of nothing, then the IPv4 header: version, source.
+			// 20 unspecified bytes, then the IPv4 header: version, source.
 			require.EqualValues(t, 0x45, buf[20])
 			require.Equal(t, guests.AsSlice(), buf[32:36])
 		} else {

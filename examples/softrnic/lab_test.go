@@ -171,7 +171,7 @@ func isRoCE(b []byte) bool {
 	return (frame.Finder{}).Find(frame.Ethernet, b, len(b), &fr) == nil
 }
 
-// pass returns what becomes of a frame. A frame held back comes after the next
+// pass returns the frames to deliver for one. A frame held back is delivered after the next
 // one; that it waits for ever without one counts as a loss.
 func (f *faulty) pass(out bool, b []byte) [][]byte {
 	f.mu.Lock()
@@ -215,7 +215,7 @@ const opFlush = 0x1c
 
 // flushICRC turns the ICRC of a FLUSH into the driver's, or back. The driver
 // counts the packet from BTH on a second time, as it stands: its table of opcodes
-// does not say where a FLUSH's payload begins, and takes it to be the whole packet.
+// does not have where a FLUSH's payload begins, and so it uses the whole packet.
 func flushICRC(b []byte, driver bool) {
 	var fr frame.Frame
 	if (frame.Finder{}).Find(frame.Ethernet, b, len(b), &fr) != nil || fr.Transport[0] != opFlush {
@@ -411,7 +411,7 @@ const (
 	answers = 1 // ours is the responder
 )
 
-// record notes how the test t of an operation ends.
+// record stores how the test t of an operation ends.
 func (r *results) record(t *testing.T, op string, role int) {
 	r.guest.Alive(t)
 	t.Cleanup(func() {

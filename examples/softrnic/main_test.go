@@ -180,7 +180,7 @@ func TestRcopy(t *testing.T) {
 	require.Equal(t, data, got)
 }
 
-// What goes wrong is said with what was counted and the likely cause.
+// Errors are reported with the counters and the likely cause.
 func TestExplains(t *testing.T) {
 	t.Parallel()
 	a, b := segment()

@@ -169,7 +169,7 @@ func (l *lab) bridge(t *testing.T, loss *atomic.Int32) string {
 	return name
 }
 
-// testSocket has the tools of the guest meet this program on a plain UDP socket.
+// testSocket has the tools of the guest connect to this program on a plain UDP socket.
 func (l *lab) testSocket(t *testing.T) {
 	name := l.bridge(t, new(atomic.Int32))
 	gid := func(t *testing.T, of string) (gid string) {
@@ -268,7 +268,7 @@ func openTAP(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// listening reports whether somebody on this host listens at a TCP port.
+// listening reports whether a program on this host listens at a TCP port.
 func listening(port int) bool {
 	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		b, _ := os.ReadFile(f)
@@ -292,7 +292,7 @@ var beside = flag.String("beside", "", "packet or udp: run TestBesideRXE, the sp
 
 // TestBesideRXE has two of this program, and the driver's tools, move the same messages
 // over a pair of interfaces (veth) inside the guest, in turn. The guest is emulated: only
-// the ratios say something. -run 'TestBesideRXE/write|read' and 'TestBesideRXE/lat/64$'
+// the ratios have a meaning. -run 'TestBesideRXE/write|read' and 'TestBesideRXE/lat/64$'
 // select a part. It has two processors, since ib_write_bw and ib_send_lat poll
 // (with -e the first has no events, and the second waits for one in vain), one for each end;
 // this program polls, too, and has one thread: to wake up another costs an emulated
@@ -322,7 +322,7 @@ func TestBesideRXE(t *testing.T) {
 			"for e in a b; do ip netns add n$e; ip link set u$e netns n$e; ip -n n$e link set lo up; ip -n n$e link set u$e up; done",
 			"ip -n na addr add fd09::1/64 dev ua nodad; ip -n nb addr add fd09::2/64 dev ub nodad"}, "; "))
 	}
-	// The driver's socket is in the first network namespace. Both ends stand there: a rule
+	// The driver's socket is in the first network namespace. Both ends are there: a rule
 	// has what goes from one address to the other leave through its own end.
 	sh(20_000, strings.Join([]string{"set -e; modprobe veth", "ip link add va mtu 4400 type veth peer name vb mtu 4400",
 		"for k in rp_filter=0 accept_local=1; do for f in all va vb; do echo ${k#*=} >/proc/sys/net/ipv4/conf/$f/${k%=*}; done; done",

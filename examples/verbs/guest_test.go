@@ -47,7 +47,7 @@ func sh(t *testing.T, g *guest.Guest, line string) string {
 }
 
 // Programs on our queue pairs against the same ones on the kernel's driver, in both roles:
-// what meets over TCP, and over RDMA-CM.
+// those that connect over TCP, and over RDMA-CM.
 func TestGuest(t *testing.T) {
 	tcp := freePort(t)
 	g, on := boot(t, "--tcp", fmt.Sprintf("%d:18515", tcp))
@@ -114,7 +114,7 @@ func TestGuest(t *testing.T) {
 			s := command(ctx, on.server, env, "rping", "-s", "-a", "192.0.2.1", "-C", "40")
 			require.NoError(t, s.Start())
 			time.Sleep(time.Second)
-			// How it ends is a race of its own: one of its threads closes what the other reads.
+			// Its end is a race: one of its threads closes what the other reads.
 			said := g.Do(t, "sh ms=60000 -- rping -c -a 192.0.2.1 -C 40 -v -V").Words["out"]
 			require.Contains(t, said, "rdma-ping-39")
 			require.NotContains(t, said, "mismatch")

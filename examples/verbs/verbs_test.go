@@ -74,7 +74,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// listens reports whether somebody listens on a TCP port.
+// listens reports whether a program listens on a TCP port.
 func listens(port int) bool {
 	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		b, _ := os.ReadFile(f)
@@ -85,7 +85,7 @@ func listens(port int) bool {
 	return false
 }
 
-// ends says how a server and a client run.
+// ends describes how a server and a client run.
 type ends struct {
 	server, client string // addresses
 	senv, cenv     []string
@@ -100,7 +100,7 @@ func segmentEnds(t *testing.T, server, client string) ends {
 	return ends{server, client, []string{"ROCE_SEGMENT=" + a + "," + b}, []string{"ROCE_SEGMENT=" + b + "," + a}}
 }
 
-// both runs a server and a client that meet on a TCP port, and returns what they print.
+// both runs a server and a client that connect by a TCP port, and returns what they print.
 // Both must end well.
 func both(t *testing.T, port int, on ends, server, client []string) (string, string) {
 	t.Helper()
@@ -424,7 +424,7 @@ func TestRdmacm(t *testing.T) {
 	out, err := command(t.Context(), "127.0.0.3", nil, "rstream", "-b", "127.0.0.3").CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "Operation not supported")
-	// Nobody listens.
+	// No program listens.
 	need(t, "rping")
 	out, err = command(t.Context(), "127.0.0.3", nil, "rping", "-c", "-a", "127.0.0.3", "-C", "1").CombinedOutput()
 	require.Error(t, err, string(out))
@@ -523,7 +523,7 @@ func abuse(t *testing.T) string {
 	return program
 }
 
-// Misuse, and what befalls a program: testdata/abuse.c.
+// Misuse, and what may happen to a program: testdata/abuse.c.
 func TestAbuse(t *testing.T) {
 	program := abuse(t)
 	for _, name := range []string{"unmapped", "handler", "destroyed", "deregistered", "overrun", "forks", "forking", "exiting", "order", "events", "signals", "threads", "killed", "full", "loaded", "external", "ended"} {
@@ -616,7 +616,7 @@ func (all reasons) explain(kind, text string) bool {
 	return false
 }
 
-// stale returns the reasons of failures that there were not, and of tests that there are not.
+// stale returns the reasons whose tests did not fail, or do not exist.
 func (all reasons) stale() (out []string) {
 	for _, r := range all {
 		if r.kind != "skip" && !r.used {
@@ -630,7 +630,7 @@ func (all reasons) stale() (out []string) {
 const rdmaUnitLeast = 450
 
 // The unit tests of rdma-unit-test, each in a process of its own: none crashes, and what
-// does not pass stands with its reason in testdata/reasons.txt.
+// does not pass is in testdata/reasons.txt with its reason.
 func TestRdmaUnitTest(t *testing.T) {
 	program := os.Getenv("ROCE_RDMA_UNIT_TEST")
 	if program == "" {
@@ -692,8 +692,8 @@ func TestRdmaUnitTest(t *testing.T) {
 // pyverbsLeast is how many tests of pyverbs pass at least.
 const pyverbsLeast = 100
 
-// The tests of pyverbs, as Debian ships them. What fails or is skipped stands with its
-// reason in testdata/reasons.txt.
+// The tests of pyverbs, as Debian ships them. What fails or is skipped is in
+// testdata/reasons.txt with its reason.
 func TestPyverbs(t *testing.T) {
 	const tests = "/usr/share/doc/rdma-core/tests"
 	if _, err := os.Stat(tests); err != nil {

@@ -360,7 +360,7 @@ func TestResponseToNoCommand(t *testing.T) {
 	}
 }
 
-// FuzzFormats: no bytes panic; what a format keeps whole comes back as it was.
+// FuzzFormats: no bytes panic; what a format accepts is encoded to the same bytes.
 func FuzzFormats(f *testing.F) {
 	for _, c := range commands {
 		f.Add(unhex(c.hex))

@@ -24,7 +24,7 @@ const root = "../../.."
 var program = regexp.MustCompile("(?s)```go\n(package main\n.*?)```")
 
 // TestPrograms builds the programs of README.md in an empty module beside this
-// one, as somebody does who pastes them, and runs them. What stands below
+// one, as a reader who pastes them does, and runs them. What stands below
 // "// Output:" is what one prints; the others print something and end well.
 func TestPrograms(t *testing.T) {
 	if testing.Short() {

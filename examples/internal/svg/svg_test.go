@@ -30,7 +30,7 @@ func TestWellFormed(t *testing.T) {
 	require.Equal(t, string(b), string(p.Render()))
 }
 
-// The legend covers no point, where a place without any is left: neither one alone, nor
+// The legend covers no point, where a place without any is left: neither a single one, nor
 // one in each corner.
 func TestLegendCoversNothing(t *testing.T) {
 	for _, s := range []Series{
