@@ -414,6 +414,12 @@ func (w *Watcher) copied(s *stream) {
 		}
 	}
 	p := &w.f.Packet
+	if s.req != nil && !w.told && p.Opcode.Class() == bth.Request {
+		// It may be the retransmission that a NAK asked for.
+		if k := &s.req.nak; k.last.valid && k.last.psn == psn.Unwrap(s.req.next, p.PSN) {
+			k.resent = true
+		}
+	}
 	switch {
 	case !w.told:
 		s.place.gap.learn(w.repeat, w.clock.grain)

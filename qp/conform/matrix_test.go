@@ -473,7 +473,8 @@ func TestComposed(t *testing.T) {
 	var sim *world // each one for some runs
 	seeds := []uint64{5295, 1575, 3686, 4209, 4984, 577, 757, 909, 1349, 1645, 1926, 1990, 2527,
 		5002, 6342, 6851, 6853, 11151, 6332, 9137, 5735, 9297, 9937, 12636, 21416, 22497, 24332, 61043, 66519, 71028, 72411,
-		103644, 104273, 106114, 106503, 123084} // found something once
+		103644, 104273, 106114, 106503, 123084,
+		174128, 174640, 174659, 175839} // found something once
 	for i := range uint64(runs) {
 		seeds = append(seeds, *composedFrom+i)
 	}

@@ -19,6 +19,8 @@ func (w *Watcher) rnrNak(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 	}
 	if e := x.log.at(u); e != nil && e.flags&isTail == 0 {
 		switch {
+		case (answered(e.op) || !consumes(e.op) || e.op.Send() && (e.op.Middle() || e.op.Last())) && w.mispaired(s):
+			return
 		case answered(e.op):
 			w.report(s, RNROfRead, uint64(e.op), 0, e.frame)
 		case !consumes(e.op) || e.op.Send() && (e.op.Middle() || e.op.Last()):
@@ -44,7 +46,9 @@ func (w *Watcher) refusedLate(s *stream, x *exchange, u uint64, c Check) {
 	d := x.read(u)
 	most, ok := x.numberAt(u - 1)
 	if ok && newer(w.f.Packet.AETH.MSN, most) > 0 || d != nil && u >= d.start && u < d.high && c == RNRAnswered {
-		w.report(s, c, 0, 0, 0)
+		if !w.mispaired(s) {
+			w.report(s, c, 0, 0, 0)
+		}
 		return
 	}
 	s.OutOfOrder++

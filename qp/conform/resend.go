@@ -327,7 +327,8 @@ func (w *Watcher) goBack(s *stream, x *exchange, e *entry, d *read, u uint64, ca
 	if cause == causeTimer && x.nak.open.valid {
 		// The requester did not react to the NAK: it may have been lost on the way, but not
 		// all of many.
-		if x.nak.ignored++; x.nak.ignored >= 5 && x.nak.ignored > 8*x.nak.heeded {
+		k := &x.nak
+		if k.ignored++; k.ignored > 8*k.heeded && (k.ignored >= 5 || k.ignored == 4 && x.signs.lost == 0) {
 			w.report(s, NakIgnored, uint64(x.nak.ignored), 0, x.nak.last.frame)
 		}
 	}

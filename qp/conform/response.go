@@ -178,6 +178,8 @@ func (w *Watcher) ahead(s *stream, x *exchange, u uint64, plain bool) {
 // place than the rest of its flow does not show when it passed here.
 func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 	kept := 0
+	// Where either direction was captured more than once, this may be the later sighting.
+	elsewhere := w.beside || s.Duplicates+s.peerOr(w).Duplicates > 0
 	for i := range x.early.n {
 		a := &x.early.acks[i]
 		switch d := w.now - a.t; {
@@ -186,12 +188,12 @@ func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 			kept++
 			fallthrough
 		case a.kind != 0 || a.psn < u || d < 0:
-		case d > int64(w.cfg.Reorder)+w.clock.grain && d < int64(w.cfg.MinTimeout) && u >= x.voidTo && x.signs.copies+x.signs.late == 0 && !w.beside:
+		case d > int64(w.cfg.Reorder)+w.clock.grain && d < int64(w.cfg.MinTimeout) && u >= x.voidTo && x.signs.copies+x.signs.late == 0 && !elsewhere:
 			w.reportAt(s.peerOr(w), AckNeverSent, uint64(w.f.Packet.PSN), 0, w.frames, a.frame, a.t, psn.Wrap(a.psn))
 			kept, x.early.n = 0, 0
 			return
 		case a.psn < next && d <= int64(w.cfg.Reorder):
-			if n, ok := x.numberAtLeast(u - 1); ok && w.isEndAt(x, u) && newer(a.msn, n) <= 0 && !w.beside {
+			if n, ok := x.numberAtLeast(u - 1); ok && w.isEndAt(x, u) && newer(a.msn, n) <= 0 && !elsewhere {
 				w.reportAt(s.peerOr(w), AckNeverSent, uint64(w.f.Packet.PSN), 0, w.frames, a.frame, a.t, psn.Wrap(a.psn))
 			} else {
 				w.leave(AckNeverSent, ReasonLoss, 1)
