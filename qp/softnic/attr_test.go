@@ -181,6 +181,24 @@ func TestDecodedIsWhole(t *testing.T) {
 	}
 }
 
+// TestLoopbackIntoUsedFrame: the network header before a datagram from the port to itself is
+// its own, whatever stood in the frame that the caller lends.
+func TestLoopbackIntoUsedFrame(t *testing.T) {
+	p := onePort(t, 1, softnic.Config{}, "192.0.2.1")
+	ah := qp.AHAttr{GID: gidOf("192.0.2.1"), TrafficClass: 0x1c}
+	q, cq := qpOf(t, p, start, qp.UD, ah, nil)
+	buf := make([]byte, qp.GRHSize+4)
+	must(t, q.PostRecv(&qp.RecvWR{Local: buf}))
+	must(t, q.PostSend(start, &qp.SendWR{Local: []byte("abcd"), AH: qp.NewAddressHandle(ah), RemoteQPN: q.Num(), RemoteQKey: 0x1111}))
+	f := garbage()
+	f.NetPacket = slices.Repeat([]byte{0x5a}, 60)
+	require.False(t, p.NextDecoded(start, &f), "nothing for the network")
+	require.EqualValues(t, qp.GRHSize+4, poll(t, cq).ByteLen)
+	require.Equal(t, "abcd", string(buf[qp.GRHSize:]))
+	require.Equal(t, []byte{0x45, 0x1c, 0, 20 + 8 + 12 + 8 + 4 + 4}, buf[20:24], "RFC 791: version, type of service, length")
+	require.Equal(t, []byte{192, 0, 2, 1, 192, 0, 2, 1}, buf[32:40])
+}
+
 // garbage is a frame that was used before.
 func garbage() frame.Frame {
 	f := frame.Frame{Link: frame.RawIP, DstMAC: frame.MAC{9, 9}, SrcMAC: frame.MAC{9, 8}, VLANs: 2, TrafficClass: 77, FlowLabel: 0x77777, ID: 7, DF: true, HopLimit: 77,
