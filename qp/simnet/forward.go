@@ -179,13 +179,16 @@ func (q *egress) flush(mask uint8) {
 	}
 }
 
-// account updates the integral of the queue's length, and the pause times, until now.
+// account updates the integral of the queue's length until now.
 func (q *egress) account(now int64) {
-	if now == q.areaAt {
-		return
+	if now != q.areaAt {
+		q.area += float64(q.bytes) * float64(now-q.areaAt)
+		q.areaAt = now
 	}
-	q.area += float64(q.bytes) * float64(now-q.areaAt)
-	q.areaAt = now
+}
+
+// accountPauses updates the pause times until now.
+func (q *egress) accountPauses(now int64) {
 	for m := q.paused; m != 0; m &= m - 1 {
 		p := bits.TrailingZeros8(m)
 		q.d.counters.PausedFor[p] += time.Duration(now - q.pauses.since[p])

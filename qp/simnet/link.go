@@ -173,7 +173,7 @@ func (d *Direction) To() Node { return d.to.node() }
 // Counters returns what was counted.
 func (d *Direction) Counters() *LinkCounters {
 	if q := d.q; q != nil {
-		q.account(d.e.now.ns)
+		q.accountPauses(d.e.now.ns)
 		d.counters.MaxQueue = int(q.maxBytes)
 	} else {
 		d.from.nic.account(d)
@@ -283,8 +283,8 @@ func (l *Link) SetUp(up bool) {
 		d.down = !up
 		d.review()
 		if d.q != nil && !up {
+			d.q.accountPauses(d.e.now.ns)
 			d.q.paused, d.q.dead = 0, 0
-			d.q.account(d.e.now.ns)
 			d.q.flush(0xff)
 		}
 		if h := d.from.host; h != nil {

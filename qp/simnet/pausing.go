@@ -81,7 +81,7 @@ func (p *swPort) tell(prio uint8, quanta uint16) {
 func (q *egress) pausedBy(f *pfc.Frame) {
 	e, c := q.sw.e, &q.pauses
 	now := e.now.ns
-	q.account(now)
+	q.accountPauses(now)
 	for prio := range 8 {
 		quanta, ok := f.Time(prio)
 		if !ok {
@@ -119,7 +119,7 @@ func (d *Direction) reopen() {
 func (d *Direction) open() {
 	q, now := d.q, d.e.now.ns
 	c := &q.pauses
-	q.account(now)
+	q.accountPauses(now)
 	next := int64(noTime)
 	for m := q.paused; m != 0; m &= m - 1 {
 		if prio := bits.TrailingZeros8(m); c.till[prio] <= now {

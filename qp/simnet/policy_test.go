@@ -344,6 +344,22 @@ func TestSlowReceiver(t *testing.T) {
 	}
 }
 
+// A link that goes down ends its pauses, which are counted up to then.
+func TestPauseOfLinkThatGoesDown(t *testing.T) {
+	f, err := lab.Topology{Network: simnet.Config{Carry: simnet.Shared}, Switch: simnet.SwitchConfig{Lossless: 1 << 3}}.Star(2)
+	require.NoError(t, err)
+	l := f.Hosts()[0].Link()
+	f.Hosts()[0].PauseStorm(1<<3, time.Millisecond)
+	require.NoError(t, f.Run(50*time.Microsecond))
+	l.SetUp(false)
+	require.NoError(t, f.Run(50*time.Microsecond))
+	for d := range f.Directions() {
+		if d.To() == f.Hosts()[0] {
+			require.InDelta(t, 49*time.Microsecond, d.Counters().PausedFor[3], float64(time.Microsecond))
+		}
+	}
+}
+
 // A card that pauses for ever stops a whole network; a watchdog keeps it to itself.
 func TestPauseStormAndWatchdog(t *testing.T) {
 	for _, watchdog := range []time.Duration{0, 200 * time.Microsecond} {
