@@ -95,7 +95,7 @@ func TestRandomNetworks(t *testing.T) {
 				c := d.Counters()
 				arrived += c.Packets - c.Lost + c.Duplicated
 				require.Zero(t, d.Queue())
-				if lossless == 0xff {
+				if lossless == 0xff && !faulty { // a pause that is lost, or late, stops nothing
 					require.Zero(t, c.Dropped)
 				}
 			}
