@@ -86,6 +86,16 @@ func (s *stream) insists(c Check) bool {
 	return *n >= often && uint64(*n) > s.ICRCUnchecked/100
 }
 
+// unsure counts a response of s that fails check c beside a request which may be damaged,
+// as the capture has no ICRC of it, and reports whether that proves nothing.
+func (w *Watcher) unsure(s *stream, damaged bool, c Check) bool {
+	if !damaged || w.vague || s.insists(c) {
+		return false // of a response that may be damaged itself, report says the same
+	}
+	w.leave(c, ReasonSnaplen, 1)
+	return true
+}
+
 // against returns how many signs there are of what would explain that s fails check c.
 func (g *signs) against(c Check, s *stream) int {
 	switch c {

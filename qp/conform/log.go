@@ -122,6 +122,7 @@ const (
 	hasOrig
 	isPassed // a later request was acknowledged while its responses were missing
 	isLate   // responded to after a later request was: counted once
+	isUnsure // may be damaged: the capture has no ICRC of the request
 	isEarly  // responded to while an earlier response was missing: a requester drops that
 )
 

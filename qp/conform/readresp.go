@@ -26,10 +26,9 @@ func (w *Watcher) readResponse(s *stream, x *exchange, payload int, hasAETH bool
 		if atomic {
 			check = AtomicOutside
 		}
-		if w.mispaired(s) {
-			return
+		if !w.mispaired(s) && !w.unsure(s, d.is(isUnsure), check) {
+			w.report(s, check, uint64(d.op), uint64(op), d.frame)
 		}
-		w.report(s, check, uint64(d.op), uint64(op), d.frame)
 		return
 	}
 	if !s.mtuFirm && (op.First() || op.Middle()) {
@@ -78,9 +77,13 @@ func (w *Watcher) unasked(s *stream, x *exchange, u uint64, payload int) {
 	case e != nil && answered(e.op):
 		w.leave(ReadOpcode, ReasonLoss, 1) // more are outstanding than are remembered
 	case e != nil && op.Operation() == bth.AtomicAcknowledge:
-		w.report(s, AtomicOutside, uint64(e.op), uint64(op), e.frame)
+		if !w.unsure(s, e.flags&hasContent == 0, AtomicOutside) {
+			w.report(s, AtomicOutside, uint64(e.op), uint64(op), e.frame)
+		}
 	case e != nil:
-		w.report(s, ReadOutside, uint64(e.op), uint64(op), e.frame)
+		if !w.unsure(s, e.flags&hasContent == 0, ReadOutside) {
+			w.report(s, ReadOutside, uint64(e.op), uint64(op), e.frame)
+		}
 	case (op.Middle() || op.Last()) && before != nil && !before.vague() && before.end == u && before.high == u && before.op.Operation() == bth.ReadRequest:
 		// It continues after the last response, as one more of the same READ.
 		w.report(s, ReadTooMany, uint64(psn.Wrap(before.end-1)), uint64(op), before.frame)

@@ -18,13 +18,19 @@ func (w *Watcher) rnrNak(s *stream, x *exchange, u uint64, syn aeth.Syndrome) {
 		return
 	}
 	if e := x.log.at(u); e != nil && e.flags&isTail == 0 {
+		c := CheckNone
 		switch {
-		case (answered(e.op) || !consumes(e.op) || e.op.Send() && (e.op.Middle() || e.op.Last())) && w.mispaired(s):
-			return
 		case answered(e.op):
-			w.report(s, RNROfRead, uint64(e.op), 0, e.frame)
+			c = RNROfRead
 		case !consumes(e.op) || e.op.Send() && (e.op.Middle() || e.op.Last()):
-			w.report(s, RNROfWrite, uint64(e.op), 0, e.frame)
+			c = RNROfWrite
+		}
+		switch {
+		case c == CheckNone:
+		case w.mispaired(s):
+			return
+		case !w.unsure(s, e.flags&hasContent == 0, c):
+			w.report(s, c, uint64(e.op), 0, e.frame)
 		}
 	}
 	w.before(s, x, u)

@@ -45,6 +45,7 @@ func (w *Watcher) request(s *stream, payload int) {
 	}
 	w.resolve(s, x, u)
 	w.reconsider(s, x, u)
+	w.shorten(x, u)
 	outstanding := x.next - min(x.acked, x.next)
 	if s.peer < 0 {
 		outstanding = min(outstanding, 100) // it is not known how much of it is
@@ -136,7 +137,7 @@ func (w *Watcher) goesOn(s *stream, x *exchange, u uint64) {
 		// A requester that has received the RNR NAK sends nothing. Packets right after it
 		// may have been in flight, and the NAK may have been lost.
 		since := w.now - x.rnr.t
-		if since > w.flight(x) && since+max(2000, w.clock.grain) < int64(x.wait) && !w.clock.still {
+		if since > w.flight(x) && since+w.slack(x) < int64(x.wait) && !w.clock.still {
 			w.doubt(s, x, NewDuringRNR, uint64(x.wait), uint64(since), x.rnr.frame)
 		}
 	}
@@ -252,6 +253,25 @@ func (w *Watcher) follows(s *stream, x *exchange, prev, e *entry, payload int) {
 	}
 }
 
+// shorten ends the newest READ before PSN u, which another request takes, where the length
+// of the READ may be damaged: the capture has no ICRC of it.
+func (w *Watcher) shorten(x *exchange, u uint64) {
+	if u >= x.next || len(x.reads) == 0 {
+		return
+	}
+	d := x.newest()
+	if !d.is(isUnsure) || d.vague() || d.end != x.next || u <= d.start ||
+		w.f.Packet.Opcode.Operation() == bth.ReadRequest && w.full && d.is(isKnown) && w.resumes(d, u) {
+		return
+	}
+	d.flags |= isGuessed
+	d.end = u
+	d.to = min(d.to, u)
+	x.next = u
+	x.count.known = false
+	w.leave(PSNReused, ReasonSnaplen, 1)
+}
+
 // enterRead stores a READ or atomic.
 func (w *Watcher) enterRead(s *stream, x *exchange, u uint64) uint64 {
 	p := &w.f.Packet
@@ -269,6 +289,9 @@ func (w *Watcher) enterRead(s *stream, x *exchange, u uint64) uint64 {
 	}
 	if partial {
 		d.flags |= isPartial
+	}
+	if w.vague {
+		d.flags |= isUnsure
 	}
 	if x.depth > 0 {
 		n := 0

@@ -454,11 +454,15 @@ func (w *Watcher) oneWay(s *stream) bool {
 	return s.peer < 0 || w.flows.all[s.peer].rsp.frames == 0
 }
 
+// slack is by how much the current RNR wait may seem too short, because of the clocks.
+func (w *Watcher) slack(x *exchange) int64 {
+	return min(int64(w.cfg.Reorder), int64(x.wait)/4) + max(2000, w.clock.grain)
+}
+
 // tooEarly judges the wait after an RNR NAK. Rule RQ-28.
 func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 	wait := int64(x.wait)
-	slack := min(int64(w.cfg.Reorder), wait/4) + max(2000, w.clock.grain)
-	if since+slack >= wait || w.clock.still {
+	if since+w.slack(x) >= wait || w.clock.still {
 		x.hasty = 0
 		return
 	}
