@@ -30,9 +30,16 @@ type Codec[T any] interface {
 // that is too short or too long.
 type Errors struct{ Range, Truncated, Length error }
 
+// Runner is a *testing.T, or what stands for it where a fuzz target beside the tests is built
+// for another engine, which replaces the package testing in test files only.
+type Runner[R any] interface {
+	rapid.TB
+	Run(name string, f func(R)) bool
+}
+
 // Check checks a codec of a header of size bytes, with values and bytes of all kinds.
-func Check[T comparable, P Codec[T]](t *testing.T, name string, size int, e Errors) {
-	t.Run(name, func(t *testing.T) {
+func Check[T comparable, P Codec[T], R Runner[R]](t R, name string, size int, e Errors) {
+	t.Run(name, func(t R) {
 		values[T, P](t, size, e)
 		rapid.Check(t, func(t *rapid.T) {
 			b := rapid.SliceOfN(rapid.Byte(), size, size+3).Draw(t, "bytes")
@@ -44,7 +51,7 @@ func Check[T comparable, P Codec[T]](t *testing.T, name string, size int, e Erro
 }
 
 // values checks what must be true of any value, also of one with a field that is too wide.
-func values[T comparable, P Codec[T]](t *testing.T, size int, e Errors) {
+func values[T comparable, P Codec[T]](t rapid.TB, size int, e Errors) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := rapid.Make[T]().Draw(t, "value")
 		fresh := P(&v).AppendTo(nil)
@@ -109,7 +116,7 @@ func Bytes[T comparable, P Codec[T]](t require.TestingT, size int, e Errors, b [
 }
 
 // Allocates fails the test where the codec allocates, with enough bytes and with too few.
-func Allocates[T any, P Codec[T]](t *testing.T, name string, size int) {
+func Allocates[T any, P Codec[T]](t rapid.TB, name string, size int) {
 	buf := make([]byte, size, size+1)
 	var v T
 	var err error
