@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +39,20 @@ func TestUsage(t *testing.T) {
 		require.Equal(t, 2, code, "%v", args)
 		require.True(t, strings.HasPrefix(errs, "libfuzzer: "))
 	}
+}
+
+// TestHelpersTakeInterfaces: what test files call outside of them takes no *testing.T: for
+// another engine only test files have another package testing.
+func TestHelpersTakeInterfaces(t *testing.T) {
+	takes := regexp.MustCompile(`(?m)^func [^\n]*\*testing\.[TF]\b.*`)
+	require.NoError(t, filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") || strings.Contains(filepath.ToSlash(name), "fuzz/libfuzzer") {
+			return err
+		}
+		b, err := os.ReadFile(name)
+		require.Empty(t, takes.FindAllString(string(b), -1), name)
+		return err
+	}))
 }
 
 // TestBuild builds targets with clang and runs each for a thousand inputs: those
