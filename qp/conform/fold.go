@@ -216,8 +216,9 @@ func (c *current) placeOf() uint32 {
 type place struct {
 	known bool
 	id    uint32
-	hops  uint8 // time to live
-	away  uint8 // packets in a row that were seen at another place first
+	hops  uint8  // time to live
+	away  uint8  // packets in a row that were seen at another place first
+	apart uint32 // packets that were seen at another place, too
 	// The IPv4 identification: whether it distinguishes packets.
 	lastID uint16
 	same   uint8 // packets in a row with the same one
@@ -285,6 +286,15 @@ func (w *Watcher) twice(s *stream) bool {
 	return g.hits > 0 && 2*g.hits >= g.fresh && g.near(w.repeat, w.clock.grain)
 }
 
+// crossed reports whether the times of s and of its other direction do not compare: packets
+// were seen at two places, but not most of both directions at both, so that those of one
+// may have been seen nearer to their receiver alone.
+func (w *Watcher) crossed(s *stream) bool {
+	t := s.peerOr(w)
+	a, b := uint64(s.place.apart), uint64(t.place.apart)
+	return a+b > 0 && (4*a < s.Frames || 4*b < t.Frames)
+}
+
 // allTwice reports whether packets of the other direction of s are seen again at the
 // distance in time that the current packet has from one that was the same.
 func (w *Watcher) allTwice(s *stream) bool {
@@ -335,6 +345,7 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 			e.place = here
 		}
 		p.away = 0
+		p.apart++
 		w.repeat = max(0, w.now-e.at)
 		if late >= len(w.copies.ring)/8 && w.now >= e.at {
 			w.copies.grow()

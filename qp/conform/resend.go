@@ -468,6 +468,8 @@ func (w *Watcher) tooEarly(s *stream, x *exchange, since int64, e *entry) {
 	}
 	x.hasty++
 	switch {
+	case w.crossed(s):
+		w.leave(RNRTooEarly, ReasonCopies, 1)
 	case since <= int64(w.cfg.Reorder) && w.repeat >= 0 && x.hasty < 2*often:
 		// The same in every bit. A packet that is captured twice seems early once for each
 		// wait.
