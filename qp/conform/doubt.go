@@ -103,6 +103,8 @@ func (g *signs) against(c Check, s *stream) int {
 		return g.lost + g.copies
 	case NakThenAcked, ReadUnanswered, RNRTooEarly:
 		return g.lost + g.gaps + g.copies + g.late
+	case AckNeverSent:
+		return g.copies + g.late + int(s.Duplicates)
 	case ResponseLate:
 		// Of a response that was captured twice, the first may be one that is missing.
 		return g.lost + g.late + g.copies + int(s.Duplicates)

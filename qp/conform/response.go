@@ -189,18 +189,33 @@ func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 			fallthrough
 		case a.kind != 0 || a.psn < u || d < 0:
 		case d > int64(w.cfg.Reorder)+w.clock.grain && d < int64(w.cfg.MinTimeout) && u >= x.voidTo && x.signs.copies+x.signs.late == 0 && !elsewhere:
-			w.reportAt(s.peerOr(w), AckNeverSent, uint64(w.f.Packet.PSN), 0, w.frames, a.frame, a.t, psn.Wrap(a.psn))
+			w.beforeSent(s, x, a)
 			kept, x.early.n = 0, 0
 			return
 		case a.psn < next && d <= int64(w.cfg.Reorder):
 			if n, ok := x.numberAtLeast(u - 1); ok && w.isEndAt(x, u) && newer(a.msn, n) <= 0 && !elsewhere {
-				w.reportAt(s.peerOr(w), AckNeverSent, uint64(w.f.Packet.PSN), 0, w.frames, a.frame, a.t, psn.Wrap(a.psn))
+				w.beforeSent(s, x, a)
 			} else {
 				w.leave(AckNeverSent, ReasonLoss, 1)
 			}
 		}
 	}
 	x.early.n = kept
+}
+
+// beforeSent doubts response a, which was seen before the current request, to whose PSN it
+// is. What was seen twice may show later that requests were seen at another place.
+func (w *Watcher) beforeSent(s *stream, x *exchange, a *earlyAck) {
+	n := len(x.doubts)
+	if w.cfg.Complete {
+		w.reportAt(s.peerOr(w), AckNeverSent, uint64(w.f.Packet.PSN), 0, w.frames, a.frame, a.t, psn.Wrap(a.psn))
+		return
+	}
+	w.doubtful(s.peerOr(w), x, AckNeverSent, uint64(w.f.Packet.PSN), 0, w.frames, w.vague)
+	if len(x.doubts) > n {
+		d := &x.doubts[n]
+		d.frame, d.t, d.psn = a.frame, a.t, psn.Wrap(a.psn)
+	}
 }
 
 // isEndAt reports whether a message of SEND or WRITE ends at PSN u.
