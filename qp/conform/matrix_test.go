@@ -311,12 +311,11 @@ func kinds(all []conform.Finding) []conform.Finding { return all }
 
 // composedRuns is how many captures TestComposed looks at.
 //
-//	go test ./qp/conform -run TestComposed -composed 10000 -composed-from 190000
+//	go test ./qp/conform -run TestComposed -composed 10000 -composed-from 200000
 //
 // Those that showed a breach which was none have a place in the list of TestComposed, and
-// their causes are removed. In the last run, of 10,000 from 190000 on, one showed some,
-// which it still does: 198201, where packets are mirrored 300 µs later and those of one
-// host are missing in part, so that its requests are seen later than they passed.
+// their causes are removed. Of the last 10,000, from 200000 on, one was such (207563), and
+// was mended after; some 1 in 10,000 of others is to be expected.
 var (
 	composedRuns = flag.Int("composed", 0, "captures of TestComposed; 0: 1500, or 150 with -short")
 	composedFrom = flag.Uint64("composed-from", 0, "the first one's seed")
@@ -474,7 +473,8 @@ func TestComposed(t *testing.T) {
 	seeds := []uint64{5295, 1575, 3686, 4209, 4984, 577, 757, 909, 1349, 1645, 1926, 1990, 2527,
 		5002, 6342, 6851, 6853, 11151, 6332, 9137, 5735, 9297, 9937, 12636, 21416, 22497, 24332, 61043, 66519, 71028, 72411,
 		103644, 104273, 106114, 106503, 123084,
-		174128, 174640, 174659, 175839, 182473, 185422, 188912, 198201} // found something once
+		174128, 174640, 174659, 175839, 182473, 185422, 188912, 198201,
+		207563} // found something once
 	for i := range uint64(runs) {
 		seeds = append(seeds, *composedFrom+i)
 	}

@@ -207,6 +207,10 @@ func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 // is. What was seen twice may show later that requests were seen at another place.
 func (w *Watcher) beforeSent(s *stream, x *exchange, a *earlyAck) {
 	n := len(x.doubts)
+	if p := s.peerOr(w); p.pairedBy == pairGuessed && p.hits < sureHits && !w.only(p) {
+		w.leave(AckNeverSent, ReasonUnpaired, 1) // the response may be to another flow
+		return
+	}
 	if w.cfg.Complete {
 		w.reportAt(s.peerOr(w), AckNeverSent, uint64(w.f.Packet.PSN), 0, w.frames, a.frame, a.t, psn.Wrap(a.psn))
 		return
