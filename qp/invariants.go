@@ -35,7 +35,7 @@ func (r *Requester) invariants() {
 	}
 	r.sq.invariants()
 	r.win.invariants()
-	must(r.asks.since < r.asks.every || r.asks.every == 0, "ackReq %+v", r.asks)
+	must(r.asks.since <= r.asks.every, "ackReq %+v", r.asks)
 	must(r.retry.left <= r.attr.RetryCnt || r.mode == idle, "retry %+v of %d", r.retry, r.attr.RetryCnt)
 	must(r.rnr.left <= r.attr.RNRRetry || r.mode == idle, "rnrWait %+v of %d", r.rnr, r.attr.RNRRetry)
 	if r.retry.due != 0 {

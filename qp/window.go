@@ -21,7 +21,7 @@ func (w *window) start(first psn.Seq) { w.una, w.next, w.sent, w.asked = first, 
 
 // ackReq says when a packet asks for an acknowledgement in mid-message (rule RQ-05).
 //
-// Invariant: since < every after each packet.
+// Invariant: since < every after each packet; AskAck sets it to every.
 type ackReq struct {
 	every uint32
 	since uint32 // packets since one asked
