@@ -146,10 +146,17 @@ func (e *engine) posts(now time.Time) bool {
 	return true
 }
 
+// ackAfter is how many packets are received, of many that have arrived, before packets are
+// sent: on a slow machine the peer's acknowledgement timeout would be over before the last.
+const ackAfter = 16
+
 // receive passes the packets that have arrived to the port.
 func (e *engine) receive(now time.Time) bool {
 	n := e.wire.Receive()
 	for i := range n {
+		if i%ackAfter == ackAfter-1 && !e.port.Idle() {
+			e.send(now)
+		}
 		pkt := e.wire.Packet(i)
 		if e.faults != nil {
 			e.faults.arrived(e, now, pkt)
