@@ -13,8 +13,19 @@ func (d *Direction) free() bool { return !d.e.now.before(d.busyUntil) }
 // rearm schedules done for when the direction is free.
 func (d *Direction) rearm() {
 	if !d.armed && !d.free() {
-		d.armed = true
-		d.e.queue.pushLane(laneOf(laneSpacing, d.size), newEvent(d.busyUntil, evFree, d.id))
+		d.awaitFree()
+	}
+}
+
+// awaitFree schedules done. Where a packet has just been sent its time on the wire is all
+// before it.
+func (d *Direction) awaitFree() {
+	d.armed = true
+	ev := newEvent(d.busyUntil, evFree, d.id)
+	if d.size > shortPacket && d.busyUntil == d.e.now.add(d.spacing) {
+		d.e.queue.pushLane(laneSpacing, ev)
+	} else {
+		d.e.queue.push(ev)
 	}
 }
 
@@ -62,6 +73,7 @@ func (d *Direction) send(p *packet) {
 	if d.size != p.size {
 		d.measure(p.size)
 	}
+	p.close = p.size > shortPacket && d.busyUntil == e.now
 	d.busyUntil = e.now.add(d.spacing)
 	d.count++
 	d.counters.Packets++
@@ -215,7 +227,11 @@ func (d *Direction) damage(p *packet) {
 func (d *Direction) arrive() {
 	p := d.flight.pop()
 	if q := d.flight.head; q != nil {
-		d.toE.queue.pushLane(laneOf(laneSpacing, q.size), newEvent(q.at, evArrive, d.id))
+		if ev := newEvent(q.at, evArrive, d.id); q.close {
+			d.toE.queue.pushLane(laneSpacing, ev)
+		} else {
+			d.toE.queue.push(ev)
+		}
 	}
 	d.deliver(p)
 }

@@ -219,8 +219,7 @@ func (d *Direction) serve() {
 	q := d.q
 	for !d.armed && (q.nonEmpty&^q.paused != 0 || q.urgent) {
 		if !d.free() {
-			d.armed = true
-			d.e.queue.pushLane(laneOf(laneSpacing, d.size), newEvent(d.busyUntil, evFree, d.id))
+			d.awaitFree()
 			return
 		}
 		d.send(q.next())

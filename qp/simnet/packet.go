@@ -38,6 +38,7 @@ type packet struct {
 	hashed  bool   // hash is known
 	told    bool   // tel goes with it
 	collect bool   // switches add to tel
+	close   bool   // it follows the one before at once, and is long
 	late    bool   // it is scheduled by itself: see flyLate
 	hash    uint64 // of the five-tuple
 
