@@ -84,9 +84,10 @@ func run(carry string) error {
 	return nil
 }
 
-// cpu runs a command and returns its processor time and output.
-func cpu(name string, args ...string) (time.Duration, string, error) {
+// cpu runs a command in a directory and returns its processor time and output.
+func cpu(dir, name string, args ...string) (time.Duration, string, error) {
 	cmd := exec.Command(name, args...)
+	cmd.Dir = dir // htsim leaves files there
 	out, err := cmd.Output()
 	if err != nil {
 		return 0, "", fmt.Errorf("%s: %w", name, err)
@@ -115,6 +116,9 @@ func measure(htsim string, rounds int) error {
 	}
 	names := []string{"shared", "decoded", "bytes"}
 	if htsim != "" {
+		if htsim, err = filepath.Abs(htsim); err != nil {
+			return err
+		}
 		names = append(names, "htsim")
 	}
 	least, virtual := make(map[string]time.Duration), make(map[string]string)
@@ -123,7 +127,7 @@ func measure(htsim string, rounds int) error {
 			var t time.Duration
 			var out string
 			if name == "htsim" {
-				t, out, err = cpu(htsim, "-nodes", "128", "-tiers", "3", "-tm", matrix, "-strat", "ecmp_host", "-paths", "64",
+				t, out, err = cpu(dir, htsim, "-nodes", "128", "-tiers", "3", "-tm", matrix, "-strat", "ecmp_host", "-paths", "64",
 					"-linkspeed", "100000", "-mtu", "4096", "-hop_latency", "1", "-q", "200", "-end", "100000",
 					"-o", filepath.Join(dir, "log"))
 				if n := strings.Count(out, " finished at "); err == nil && n != senders {
@@ -131,7 +135,7 @@ func measure(htsim string, rounds int) error {
 				}
 				virtual[name] = lastFinish(out)
 			} else {
-				t, out, err = cpu(self, "-one", name)
+				t, out, err = cpu(dir, self, "-one", name)
 				virtual[name] = strings.Fields(out + " ?")[0]
 			}
 			if err != nil {
