@@ -2,7 +2,9 @@ package simnet
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -261,19 +263,30 @@ func (n *Network) exchange() {
 // workers run engines at the same time, the first on the caller's goroutine.
 type workers struct {
 	engines []*engine
-	limits  []chan int64 // for the others: how far to go
-	done    chan struct{}
+	others  []*worker
+	looks   int
+}
+
+// worker runs one engine on a goroutine of its own.
+type worker struct {
+	e           *engine
+	start, done gate
+	limit       int64 // how far to go; noTime ends the goroutine
+	busy        bool  // whether it has been started and not waited for
 }
 
 func newWorkers(engines []*engine) *workers {
-	w := &workers{engines: engines, done: make(chan struct{}, len(engines))}
+	w := &workers{engines: engines}
+	if runtime.GOMAXPROCS(0) >= len(engines) {
+		w.looks = gateLooks
+	}
 	for _, e := range engines[1:] {
-		c := make(chan int64, 1)
-		w.limits = append(w.limits, c)
+		o := &worker{e: e, start: newGate(), done: newGate()}
+		w.others = append(w.others, o)
 		go func() {
-			for limit := range c {
-				e.run(limit)
-				w.done <- struct{}{}
+			for o.start.wait(w.looks); o.limit != noTime; o.start.wait(w.looks) {
+				o.e.run(o.limit)
+				o.done.open()
 			}
 		}()
 	}
@@ -282,23 +295,63 @@ func newWorkers(engines []*engine) *workers {
 
 // run makes all engines handle their events up to limit, except those that have none.
 func (w *workers) run(limit int64) {
-	busy := 0
-	for i, e := range w.engines[1:] {
-		if e.next() <= limit {
-			w.limits[i] <- limit
-			busy++
+	for _, o := range w.others {
+		if o.busy = o.e.next() <= limit; o.busy {
+			o.limit = limit
+			o.start.open()
 		}
 	}
 	w.engines[0].run(limit)
-	for range busy {
-		<-w.done
+	for _, o := range w.others {
+		if o.busy {
+			o.done.wait(w.looks)
+		}
 	}
 }
 
 func (w *workers) stop() {
-	for _, c := range w.limits {
-		close(c)
+	for _, o := range w.others {
+		o.limit = noTime
+		o.start.open()
 	}
+}
+
+// gate lets one goroutine wait until another opens it, once for each time that it is
+// opened. The one that waits first only looks, since a window takes less time than to wake
+// up, and then sleeps.
+type gate struct {
+	opened atomic.Uint32
+	asleep atomic.Bool
+	wake   chan struct{}
+	passed uint32 // how often wait has returned
+	_      [64]byte
+}
+
+// gateLooks is how often a goroutine looks before it sleeps, some 50 us: several times the
+// usual difference between two engines' shares of a window.
+const gateLooks = 1 << 16
+
+func newGate() gate { return gate{wake: make(chan struct{}, 1)} }
+
+func (g *gate) open() {
+	g.opened.Add(1)
+	if g.asleep.CompareAndSwap(true, false) {
+		g.wake <- struct{}{}
+	}
+}
+
+func (g *gate) wait(looks int) {
+	for ; g.opened.Load() == g.passed; looks-- {
+		if looks > 0 {
+			continue
+		}
+		g.asleep.Store(true)
+		// Opened meanwhile by one that did not see it asleep, or that wakes it.
+		if g.opened.Load() == g.passed || !g.asleep.CompareAndSwap(true, false) {
+			<-g.wake
+		}
+	}
+	g.passed++
 }
 
 // logged is a packet event of a window, for the observer afterwards.
