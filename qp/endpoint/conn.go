@@ -173,6 +173,9 @@ func (c *Conn) gone(now time.Time) {
 	c.end(now, net.ErrClosed)
 	delete(c.e.conns, c)
 	delete(c.e.qpns, c.q.Num())
+	if c.from != nil && !c.est {
+		c.from.waiting-- // Accept never returns it
+	}
 	if c.call != nil && !c.call.Active {
 		a := c.remote.Addr()
 		if c.e.peers[a]--; c.e.peers[a] <= 0 {

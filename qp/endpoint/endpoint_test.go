@@ -428,6 +428,47 @@ func TestResolveDatagram(t *testing.T) {
 	require.Equal(t, "ping", string(s.PrivateData[:4]))
 }
 
+// A peer that gives up before a connection is established takes no place in the backlog for
+// longer.
+func TestBacklogFreed(t *testing.T) {
+	goroutines(t)
+	var deaf atomic.Bool
+	wa, wb := endpoint.Pair()
+	a, err := endpoint.Config{Filter: func(sent bool, b []byte) [][]byte {
+		if !sent && deaf.Load() {
+			return nil
+		}
+		return [][]byte{b}
+	}}.Open(wa)
+	require.NoError(t, err)
+	defer a.Close()
+	b, err := endpoint.Open(wb)
+	require.NoError(t, err)
+	defer b.Close()
+	ctx := limit(t)
+	cfg := &endpoint.ListenConfig{Backlog: 1}
+	l, err := b.Listen(ctx, ":7175", cfg)
+	require.NoError(t, err)
+	to := netip.AddrPortFrom(b.Addrs()[0], 7175).String()
+	x, err := a.Dial(ctx, to, nil) // so that addresses are known
+	require.NoError(t, err)
+	defer x.Close()
+	_, err = l.Accept(ctx)
+	require.NoError(t, err)
+	deaf.Store(true)
+	for range 3 {
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		_, err = a.Dial(short, to, nil)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Eventually(t, func() bool { return b.Metrics().Conns == 1 }, 10*time.Second, time.Millisecond)
+	}
+	require.Zero(t, b.Metrics().Endpoint.Refused)
+	deaf.Store(false)
+	_, err = a.Dial(ctx, to, nil)
+	require.NoError(t, err)
+}
+
 // 1,000 connections and 64 transfers at once, verified.
 func TestManyConnections(t *testing.T) {
 	n := 1000
