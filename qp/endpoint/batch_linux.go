@@ -318,11 +318,15 @@ func (b *batch) send() (err error) {
 			return nil // closed
 		}
 		if b.errno != 0 {
-			switch {
-			case b.errno == syscall.EMSGSIZE:
+			switch b.errno {
+			case syscall.EMSGSIZE:
 				err = errTooBig
-			case b.msgs[b.first].hdr.Iovlen > 1:
-				b.split = false // the path does not support it: what was lost is retransmitted without
+			case syscall.ENETDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ENOBUFS, syscall.EPERM:
+				// A state of the network, which may pass.
+			default:
+				if b.msgs[b.first].hdr.Iovlen > 1 {
+					b.split = false // the path does not support it: what was lost is retransmitted without
+				}
 			}
 			b.first++
 		}

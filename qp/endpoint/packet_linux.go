@@ -31,7 +31,6 @@ type packet struct {
 
 // netSplit is a received frame of many packets.
 type netSplit struct {
-	from   int // its place in the batch, or -1
 	header [vlanRoom + 14 + 8 + 60 + 8]byte
 	n      int // length of the header
 	ip     int // where in it the IP header begins
@@ -64,7 +63,7 @@ type auxdata struct {
 // newPacket prepares a packet socket.
 func newPacket(d device, fd int) (*packet, error) {
 	d.lead, d.out = vnetSize, make([]byte, vnetSize)
-	p := &packet{device: d, split: netSplit{from: -1}}
+	p := &packet{device: d}
 	err := syscall.SetsockoptInt(fd, syscall.SOL_PACKET, packetVnetHdr, 1)
 	if err == nil {
 		err = syscall.SetsockoptInt(fd, syscall.SOL_PACKET, packetAuxdata, 1)
@@ -86,12 +85,17 @@ func newPacket(d device, fd int) (*packet, error) {
 // wait waits for frames.
 func (p *packet) wait() error {
 	for {
-		p.in = p.in[:0]
-		if _, err := p.recv.recv(); err == nil || err == net.ErrClosed {
+		_, err := p.recv.recv()
+		switch err {
+		case nil, net.ErrClosed:
 			return err
+		case syscall.EINVAL:
+			// A frame that stands for many in a way that struct virtio_net_hdr cannot express,
+			// such as UDP before Linux 6.2: it is lost, and others may follow at once.
+		default:
+			// The interface is down. It may come up again, and then frames are received.
+			time.Sleep(50 * time.Millisecond)
 		}
-		// The interface is down. It may come up again, and then frames are received.
-		time.Sleep(50 * time.Millisecond)
 	}
 }
 
@@ -210,6 +214,9 @@ func (p *packet) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 		bytes += len(b)
 		n++
 	}
+	if n == 0 {
+		return 0, 0, nil
+	}
 	for i, at := 0, 0; i < o.n; i++ {
 		k := int(o.msgs[i].hdr.Iovlen)
 		if k > 1 {
@@ -217,10 +224,7 @@ func (p *packet) send(now time.Time, e *Endpoint) (n, bytes int, err error) {
 		}
 		at += k
 	}
-	if n != 0 {
-		err = o.send()
-	}
-	return n, bytes, err
+	return n, bytes, o.send()
 }
 
 // plainUDP is where the UDP payload of an IPv6 frame without a VLAN tag begins.
@@ -232,7 +236,7 @@ const plainUDP = 14 + 40 + 8
 // IPv4 is not known, and the ICRC covers them.
 func (p *packet) joins(b []byte) bool {
 	h := p.outs.bufs[p.head][vnetSize:]
-	if p.over || !p.outs.split || len(b) > len(h) || len(b) < plainUDP || b[12] != 0x86 || b[13] != 0xdd || b[20] != 17 ||
+	if p.over || !p.outs.split || len(b) > len(h) || len(b) <= plainUDP || b[12] != 0x86 || b[13] != 0xdd || b[20] != 17 ||
 		!bytes.Equal(b[:18], h[:18]) || !bytes.Equal(b[20:58], h[20:58]) {
 		return false
 	}

@@ -11,7 +11,7 @@ import (
 
 // splitter returns a packet transport that receives nothing by itself.
 func splitter() *packet {
-	p := &packet{split: netSplit{from: -1}, recv: newBatch(nil, false)}
+	p := &packet{recv: newBatch(nil, false)}
 	p.recv.apart = p.takeApart
 	return p
 }
