@@ -469,6 +469,38 @@ func TestBacklogFreed(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Both ends know which of several addresses a connection has.
+func TestLocalAddrs(t *testing.T) {
+	goroutines(t)
+	wa, wb := endpoint.Pair()
+	a, err := endpoint.Open(wa)
+	require.NoError(t, err)
+	defer a.Close()
+	addrs := []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("fe80::2"), netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("2001:db8::2")}
+	b, err := endpoint.Config{GIDs: addrs}.Open(wb)
+	require.NoError(t, err)
+	defer b.Close()
+	ctx := limit(t)
+	var asked netip.Addr
+	l, err := b.Listen(ctx, ":7175", &endpoint.ListenConfig{Decide: func(r *endpoint.Request) error { asked = r.Local; return nil }})
+	require.NoError(t, err)
+	la, err := a.Listen(ctx, ":7175", nil)
+	require.NoError(t, err)
+	for _, to := range []netip.Addr{addrs[0], addrs[2], addrs[3]} {
+		_, err := a.Dial(ctx, netip.AddrPortFrom(to, 7175).String(), nil)
+		require.NoError(t, err)
+		y, err := l.Accept(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []netip.Addr{to, to}, []netip.Addr{asked, y.LocalAddr()})
+	}
+	x, err := b.Dial(ctx, "[2001:db8::1]:7175", nil)
+	require.NoError(t, err)
+	require.Equal(t, addrs[3], x.LocalAddr())
+	y, err := la.Accept(ctx)
+	require.NoError(t, err)
+	require.Equal(t, addrs[3], y.RemoteAddr().Addr())
+}
+
 // 1,000 connections and 64 transfers at once, verified.
 func TestManyConnections(t *testing.T) {
 	n := 1000

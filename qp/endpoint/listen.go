@@ -164,7 +164,7 @@ func (e *Endpoint) dial(now time.Time, to netip.AddrPort, cfg *ConnConfig) (*Con
 		return nil, err
 	}
 	c.call.User = c
-	c.local = e.localFor(to.Addr())
+	c.local = e.addrOf(c.call)
 	e.counted.Dialled++
 	e.settle(now)
 	return c, nil
@@ -173,14 +173,14 @@ func (e *Endpoint) dial(now time.Time, to netip.AddrPort, cfg *ConnConfig) (*Con
 // cmaPrivate is how many bytes of private data a REQ has after RDMA-CM's header.
 const cmaPrivate = cm.REQPrivateDataSize - cm.CMAHeaderSize
 
-// localFor returns the first address of a's family.
-func (e *Endpoint) localFor(a netip.Addr) netip.Addr {
+// addrOf returns the endpoint's address of a call, with its zone.
+func (e *Endpoint) addrOf(call *softnic.Call) netip.Addr {
 	for _, g := range e.cfg.GIDs {
-		if g.Is4() == a.Is4() {
+		if g.WithZone("") == call.Local {
 			return g
 		}
 	}
-	return netip.Addr{}
+	return call.Local
 }
 
 // resolveHost reads ADDRESS:PORT.
@@ -201,7 +201,8 @@ func (e *Endpoint) resolveHost(ctx context.Context, address string) (netip.AddrP
 		return netip.AddrPort{}, err
 	}
 	for _, ip := range ips {
-		if ip = ip.Unmap(); e.localFor(ip).IsValid() {
+		ip = ip.Unmap()
+		if slices.ContainsFunc(e.cfg.GIDs, func(g netip.Addr) bool { return g.Is4() == ip.Is4() }) {
 			return netip.AddrPortFrom(ip, uint16(n)), nil
 		}
 	}
@@ -416,7 +417,7 @@ func (e *Endpoint) request(now time.Time, call *softnic.Call, ev *cm.Event) {
 		refuse("path MTU too large for the link", cm.ReasonInvalidPathMTU, []byte{byte(mtuCode(e.cfg.PathMTU)) << 4})
 		return
 	}
-	r := &Request{Remote: remote, Local: e.localFor(call.Remote), PrivateData: append([]byte(nil), ev.PrivateData...),
+	r := &Request{Remote: remote, Local: e.addrOf(call), PrivateData: append([]byte(nil), ev.PrivateData...),
 		Attr: ev.Attr, Config: l.cfg.ConnConfig}
 	l.waiting++
 	if l.cfg.Decide == nil {

@@ -18,14 +18,14 @@ type Call struct {
 	ID     uint32 // local communication ID
 	QP     *QP    // nil where the caller drives QPs of its own, and for SIDR
 	Active bool
+	Local  netip.Addr // of this port
 	Remote netip.Addr
 
 	// User is the caller's.
 	User any
 
-	local netip.Addr // of this port
-	attr  ConnAttr
-	est   bool
+	attr ConnAttr
+	est  bool
 }
 
 // ConnAttr holds the attributes that one side wants for a connection.
@@ -153,7 +153,7 @@ func clip8(n int) uint8 { return uint8(min(max(n, 0), 255)) }
 
 // newCall adds a call to the port's table.
 func (p *Port) newCall(id uint32, q *QP, active bool, addr cm.Address, a ConnAttr) *Call {
-	c := &Call{ID: id, QP: q, Active: active, Remote: addr.Remote, local: addr.Local, attr: a}
+	c := &Call{ID: id, QP: q, Active: active, Local: addr.Local, Remote: addr.Remote, attr: a}
 	p.gsi.calls[id] = c
 	if q != nil {
 		q.call = c
@@ -283,7 +283,7 @@ func (q *QP) toInit(now time.Time, pkey uint16, access qp.Access) error {
 
 // connectQP takes the call's QP to RTS with what was agreed on.
 func (p *Port) connectQP(now time.Time, c *Call, at *cm.Attr) error {
-	sgid, ok := p.rowOf(c.local)
+	sgid, ok := p.rowOf(c.Local)
 	if !ok {
 		return ErrAddress
 	}
