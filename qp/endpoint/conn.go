@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/roce-go/roce/qp"
@@ -39,6 +40,14 @@ type sendOps struct {
 	done []func(qp.Completion)
 	free []uint32
 	room []chan struct{} // callers that wait for a free one
+}
+
+// wake wakes the caller that has waited longest, where a request may be posted.
+func (s *sendOps) wake() {
+	if len(s.free) != 0 && len(s.room) != 0 {
+		close(s.room[0])
+		s.room = s.room[1:]
+	}
 }
 
 // inbox holds the messages that were received and not yet returned by Recv.
@@ -122,10 +131,7 @@ func (c *Conn) complete(now time.Time, wc *qp.Completion) {
 	done := c.sends.done[wc.ID]
 	c.sends.done[wc.ID] = nil
 	c.sends.free = append(c.sends.free, uint32(wc.ID))
-	if n := len(c.sends.room); n != 0 {
-		close(c.sends.room[0])
-		c.sends.room = c.sends.room[1:]
-	}
+	c.sends.wake()
 	if done != nil {
 		done(*wc)
 	}
@@ -246,6 +252,8 @@ func (c *Conn) do(ctx context.Context, wr qp.SendWR) error {
 		if err == qp.ErrQueueFull {
 			room = make(chan struct{})
 			c.sends.room = append(c.sends.room, room)
+		} else if err != nil {
+			c.sends.wake() // the next in its place
 		}
 		c.e.unlock()
 		if room == nil {
@@ -257,6 +265,13 @@ func (c *Conn) do(ctx context.Context, wr qp.SendWR) error {
 		select {
 		case <-room:
 		case <-ctx.Done():
+			c.e.mu.Lock()
+			if i := slices.Index(c.sends.room, room); i >= 0 {
+				c.sends.room = slices.Delete(c.sends.room, i, i+1)
+			} else {
+				c.sends.wake()
+			}
+			c.e.mu.Unlock()
 			return context.Cause(ctx)
 		}
 	}

@@ -501,6 +501,52 @@ func TestLocalAddrs(t *testing.T) {
 	require.Equal(t, addrs[3], y.RemoteAddr().Addr())
 }
 
+// A caller that gives up while it waits for room, and one whose request is refused when there
+// is some, leave their turn to the next.
+func TestRoomPassesOn(t *testing.T) {
+	a, b := two(t, "memory", endpoint.Config{})
+	x, y := joined(t, a, b, &endpoint.ConnConfig{SendDepth: 1, RecvDepth: 1})
+	ctx := limit(t)
+	for _, how := range []string{"gives up", "is refused"} {
+		require.NoError(t, x.Send(ctx, []byte("fills the receive")))
+		waits := func(ctx context.Context, op qp.Op) chan error {
+			done := make(chan error, 1)
+			go func() {
+				if op == qp.OpSend {
+					done <- x.Send(ctx, []byte("hello"))
+				} else {
+					_, err := x.FetchAdd(ctx, endpoint.Remote{Addr: 1}, 1) // not aligned
+					done <- err
+				}
+			}()
+			time.Sleep(50 * time.Millisecond) // it is in the queue, or behind
+			return done
+		}
+		first := waits(ctx, qp.OpSend) // waits for a receive
+		short, cancel := context.WithCancel(ctx)
+		op := qp.OpSend
+		if how == "is refused" {
+			op = qp.OpFetchAdd
+		}
+		second := waits(short, op)
+		third := waits(ctx, qp.OpSend)
+		if how == "gives up" {
+			cancel()
+			require.ErrorIs(t, <-second, context.Canceled)
+		}
+		for range 3 {
+			_, err := y.Recv(ctx, make([]byte, 100))
+			require.NoError(t, err)
+		}
+		require.NoError(t, <-first)
+		if how == "is refused" {
+			require.Error(t, <-second)
+		}
+		require.NoError(t, <-third)
+		cancel()
+	}
+}
+
 // 1,000 connections and 64 transfers at once, verified.
 func TestManyConnections(t *testing.T) {
 	n := 1000
