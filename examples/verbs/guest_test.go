@@ -35,7 +35,7 @@ func boot(t *testing.T, args ...string) (*guest.Guest, ends) {
 	t.Chdir("examples/verbs")
 	t.Cleanup(g.Close)
 	env := []string{fmt.Sprintf("ROCE_SEGMENT=127.0.0.1:%d,127.0.0.1:%d", here, there)}
-	return g, ends{"192.0.2.1", "192.0.2.1", env, env}
+	return g, ends{server: "192.0.2.1", client: "192.0.2.1", senv: env, cenv: env}
 }
 
 // sh runs a shell command in the guest, and returns what it printed.

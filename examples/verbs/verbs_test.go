@@ -89,15 +89,27 @@ func listens(port int) bool {
 type ends struct {
 	server, client string // addresses
 	senv, cenv     []string
+	pcaps          string // pattern of the captures that they write
+}
+
+// fresh removes the captures of a try that is repeated: its programs were killed, perhaps in
+// the middle of a record.
+func (on ends) fresh() {
+	files, _ := filepath.Glob(on.pcaps)
+	for _, f := range files {
+		_ = os.Remove(f)
+	}
 }
 
 // loopback returns ends on two addresses of the loopback network.
-func loopback(env ...string) ends { return ends{"127.0.0.2", "127.0.0.3", env, env} }
+func loopback(env ...string) ends {
+	return ends{server: "127.0.0.2", client: "127.0.0.3", senv: env, cenv: env}
+}
 
 // segmentEnds returns ends on an Ethernet segment of UDP datagrams.
 func segmentEnds(t *testing.T, server, client string) ends {
 	a, b := fmt.Sprint("127.0.0.1:", freePort(t)), fmt.Sprint("127.0.0.1:", freePort(t))
-	return ends{server, client, []string{"ROCE_SEGMENT=" + a + "," + b}, []string{"ROCE_SEGMENT=" + b + "," + a}}
+	return ends{server: server, client: client, senv: []string{"ROCE_SEGMENT=" + a + "," + b}, cenv: []string{"ROCE_SEGMENT=" + b + "," + a}}
 }
 
 // both runs a server and a client that connect by a TCP port, and returns what they print.
@@ -221,6 +233,17 @@ func TestOpenErrors(t *testing.T) {
 	out, err = exec.Command("env", "-u", "ROCE_ADDR", "LD_PRELOAD="+filepath.Join(build, "libroce-verbs.so"), "ibv_devinfo", "-v").CombinedOutput()
 	require.NoError(t, err)
 	require.Contains(t, string(out), "::ffff:127.0.0.", "without ROCE_ADDR a free address is taken")
+	// The front without the engine beside it: an error, and the program ends.
+	lib := filepath.Join(t.TempDir(), "libroce-verbs.so")
+	b, err := os.ReadFile(filepath.Join(build, "libroce-verbs.so"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(lib, b, 0o755))
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	out, err = exec.CommandContext(ctx, "env", "LD_PRELOAD="+lib, "ibv_devinfo").CombinedOutput()
+	require.NoError(t, ctx.Err(), "it hangs\n%s", out)
+	require.Error(t, err)
+	require.Contains(t, string(out), "cannot load the engine")
 }
 
 // perftest returns the command line of a perftest program and its client's.
@@ -377,6 +400,7 @@ func late(t *testing.T, on ends, server, client string, serverCode int) string {
 	need(t, sv[0])
 	var out []byte
 	for try := 1; ; try++ {
+		on.fresh()
 		ctx, cancel := context.WithTimeout(t.Context(), limit/2)
 		log := filepath.Join(t.TempDir(), "log")
 		var sout bytes.Buffer
@@ -473,8 +497,8 @@ func TestFaults(t *testing.T) {
 			break
 		}
 		t.Run(c.faults+" "+c.line, func(t *testing.T) {
-			pcap := filepath.Join(dir, fmt.Sprintf("%d-%%p.pcap", i))
-			on := loopback("ROCE_FAULTS="+c.faults, "ROCE_PCAP="+pcap)
+			on := loopback("ROCE_FAULTS="+c.faults, "ROCE_PCAP="+filepath.Join(dir, fmt.Sprintf("%d-%%p.pcap", i)))
+			on.pcaps = filepath.Join(dir, fmt.Sprintf("%d-*.pcap", i))
 			if c.faults == "loss=30%" {
 				on.cenv = []string{"ROCE_FAULTS=dup=1%", on.cenv[1]}
 			}
@@ -495,7 +519,7 @@ func TestFaults(t *testing.T) {
 				args := append(strings.Fields(c.line), "-p", fmt.Sprint(port))
 				both(t, port, on, args, append(args, "127.0.0.1"))
 			}
-			files, _ := filepath.Glob(filepath.Join(dir, fmt.Sprintf("%d-*.pcap", i)))
+			files, _ := filepath.Glob(on.pcaps)
 			require.GreaterOrEqual(t, len(files), 2, "a capture of each end")
 			again := c.faults == "" || c.line == "rdma_server" || strings.HasPrefix(c.line, "udaddy") // too few packets
 			for _, file := range files {
@@ -741,6 +765,7 @@ func TestPyverbs(t *testing.T) {
 func qperf(t *testing.T, on ends) {
 	need(t, "qperf")
 	for try := 1; ; try++ {
+		on.fresh()
 		port := fmt.Sprint(freePort(t))
 		ctx, cancel := context.WithTimeout(t.Context(), limit/3)
 		s := command(ctx, on.server, on.senv, "qperf", "-lp", port)

@@ -368,15 +368,17 @@ static void idle(struct rv_cq *cq)
 		alone = !sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) == 1;
 	if (++cq->idle <= 16)
 		return;
-	if (alone || cq->crowded) {
-		cq->crowded -= cq->crowded != 0;
+	uint32_t left = rv_load(&cq->crowded);
+	if (alone || left) {
+		if (left)
+			rv_store(&cq->crowded, left - 1); /* of two threads' steps one may be lost */
 		usleep(1);
 		return;
 	}
 	uint64_t t = clock_ns();
 	sched_yield();
 	if (clock_ns() - t > 1000000)
-		cq->crowded = 1000;
+		rv_store(&cq->crowded, 1000);
 }
 
 static int poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)

@@ -174,25 +174,27 @@ int rv_command(struct rv_cmd *c)
 	struct rv_shared *sh = rv_sh;
 	if (!sh)
 		return ENODEV;
+	uint32_t s = 0;
 	pthread_mutex_lock(&order);
 	sh->cmd = c;
-	rv_store(&sh->state, 1);
-	rv_wake();
-	for (int i = 0; i < 64 && rv_load(&sh->state) == 1; i++)
-		sched_yield();
-	uint32_t s = 1;
-	__atomic_compare_exchange_n(&sh->state, &s, 3, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-	while ((s = rv_load(&sh->state)) == 3)
-		syscall(SYS_futex, &sh->state, FUTEX_WAIT_PRIVATE, 3, NULL, NULL, 0);
-	rv_store(&sh->state, s == 9 ? 9 : 0);
+	if (__atomic_compare_exchange_n(&sh->state, &s, 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) { /* else 9: no engine */
+		rv_wake();
+		for (int i = 0; i < 64 && rv_load(&sh->state) == 1; i++)
+			sched_yield();
+		s = 1;
+		__atomic_compare_exchange_n(&sh->state, &s, 3, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+		while ((s = rv_load(&sh->state)) == 3)
+			syscall(SYS_futex, &sh->state, FUTEX_WAIT_PRIVATE, 3, NULL, NULL, 0);
+		rv_store(&sh->state, s == 9 ? 9 : 0);
+	}
 	pthread_mutex_unlock(&order);
 	return s == 9 ? ENODEV : c->err;
 }
 
 /* When the program ends, the peers of its connections are told, as a kernel tells them. A
  * kernel also responds to them afterwards: where packets get lost on purpose, so does this
- * for a while. Not where another command is being carried out: exit may have been called by a signal
- * handler in the middle of it. */
+ * for a while. Not where another command is being carried out: exit may have been called by
+ * a signal handler in the middle of it. */
 __attribute__((destructor)) static void leave(void)
 {
 	struct rv_cmd c = {.op = RV_LEAVE};

@@ -105,7 +105,7 @@ struct rv_cq {
 	int notify; /* where events are written, or -1 */
 	pthread_mutex_t lock;
 	uint32_t idle; /* polls that found nothing, in a row */
-	uint32_t crowded; /* so many more of them sleep */
+	uint32_t crowded; /* so many more of them sleep; atomic, as threads poll at once */
 	struct rv_cqe cur; /* of the extended interface */
 	uint32_t comp_got, async_got; /* events that the program has got */
 };
@@ -192,7 +192,8 @@ struct rv_shared {
 	uint64_t bells[RV_BELLS / 64]; /* atomic: queues with posts */
 	uint32_t rung;	 /* atomic: there may be some */
 	uint32_t asleep; /* atomic: the engine waits for kick */
-	uint32_t state;  /* atomic, a futex: 0 no command, 1 to be carried out, 2 done */
+	uint32_t state;  /* atomic, a futex: 0 no command, 1 to be carried out, 2 done,
+			  * 3 to be carried out, and the front sleeps; 9 no engine, for good */
 	int kick;	 /* an eventfd */
 	struct rv_cmd *cmd;
 	/* The engine's. */
