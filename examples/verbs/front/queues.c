@@ -153,6 +153,8 @@ PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 
 PUBLIC int ibv_get_cq_event(struct ibv_comp_channel *ch, struct ibv_cq **cq, void **context)
 {
+	if (((struct rv_channel *)ch)->magic != ALIVE)
+		return FAILED(EINVAL); /* a child of fork would take its parent's events */
 	for (;;) {
 		uint64_t e;
 		ssize_t n = read(ch->fd, &e, 8);
@@ -208,6 +210,8 @@ static int counters_of(struct ibv_async_event *e, pthread_mutex_t **m, pthread_c
 
 PUBLIC int ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *e)
 {
+	if (ctx_of(c)->magic != ALIVE)
+		return FAILED(EINVAL);
 	for (;;) {
 		uint64_t v;
 		pthread_mutex_t *m;

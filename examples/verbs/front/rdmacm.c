@@ -372,6 +372,7 @@ PUBLIC int rdma_destroy_id(struct rdma_cm_id *id)
 PUBLIC int rdma_get_cm_event(struct rdma_event_channel *ch, struct rdma_cm_event **out)
 {
 	struct rv_cm_event e;
+	NEED(((struct rv_evch *)ch)->magic != ALIVE ? EINVAL : 0);
 	for (;;) {
 		ssize_t n = read(ch->fd, &e, sizeof e);
 		if (n != sizeof e)

@@ -223,9 +223,19 @@ static void forks(void)
 {
 	open_all(64);
 	works();
+	struct ibv_context *oldctx = ctx;
+	struct ibv_comp_channel *ch = ibv_create_comp_channel(ctx);
+	struct rdma_event_channel *ev = rdma_create_event_channel();
+	CHECK(ch && ev);
 	pid_t p = fork();
 	if (!p) {
-		alarm(20);
+		struct ibv_async_event ae;
+		struct rdma_cm_event *ce;
+		struct ibv_cq *from;
+		void *c;
+		alarm(40);
+		CHECK(ibv_get_async_event(oldctx, &ae) && errno == EINVAL && ibv_get_cq_event(ch, &from, &c) && errno == EINVAL);
+		CHECK(rdma_get_cm_event(ev, &ce) && errno == EINVAL);
 		CHECK(write_at(a, (uintptr_t)buf, (uintptr_t)buf, 4, IBV_WR_RDMA_WRITE) == EINVAL);
 		struct ibv_qp *old = a;
 		struct ibv_cq *oldcq = cq;
@@ -261,7 +271,7 @@ static void forking(void)
 		usleep(i * 37 % 500);
 		pid_t p = fork();
 		if (!p) {
-			alarm(20);
+			alarm(40);
 			CHECK(ibv_poll_cq(cq, 1, &wc) < 0 && write_at(a, (uintptr_t)buf, (uintptr_t)buf, 4, IBV_WR_RDMA_WRITE) == EINVAL);
 			CHECK(ibv_dereg_mr(mr) == EINVAL && ibv_close_device(ctx) == EINVAL);
 			if (i % 20 == 0) {
