@@ -3,6 +3,7 @@ package conform_test
 import (
 	"encoding/hex"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -463,4 +464,66 @@ func TestFieldCreditsAndClocks(t *testing.T) {
 		w.NotJudged(func(r conform.Rule, _ conform.Reason, _ uint64) bool { left[r] = true; return true })
 		require.Equal(t, len(want) == 0, left[conform.RuleRQ15], later)
 	}
+}
+
+// A stray copy, as a network or a mirror port may make one, excuses no other packet of a
+// connection: the breaches of many are reported. Rules RQ-22, RQ-28.
+func TestFieldStrayCopy(t *testing.T) {
+	stray := func(recs []rec, at int) []rec {
+		c := routed(recs[at])
+		c.ts = c.ts.Add(us)
+		return slices.Insert(slices.Clone(recs), at+1, c)
+	}
+	hasty := newTalk() // waits 40 us in place of 1 ms
+	for i := range uint32(200) {
+		hasty.req(bth.RCSendOnly, 1000+i, 100).resp(bth.RCAcknowledge, 1000+i, 0x2e, i, 0).
+			req(bth.RCSendOnly, 1000+i, 100).ack(1000+i, 1+i)
+	}
+	early := newTalk() // acknowledges what comes 310 us later
+	for i := range uint32(200) {
+		if i < 20 {
+			early.req(bth.RCSendOnly, 1000+i, 100).ack(1000+i, 1+i)
+			continue
+		}
+		early.ack(1000+i, 1+i)
+		early.now = early.now.Add(300 * us)
+		early.req(bth.RCSendOnly, 1000+i, 100)
+	}
+	for c, k := range map[conform.Check]*talk{conform.RNRTooEarly: hasty, conform.AckNeverSent: early} {
+		_, all := watch(t, conform.Config{}, k.recs)
+		require.Greater(t, breaches(all)[c], 150, c)
+		for _, at := range []int{2, 20} {
+			_, all = watch(t, conform.Config{}, stray(k.recs, at))
+			require.Greater(t, breaches(all)[c], 100, "%v, copy of packet %d", c, at)
+		}
+	}
+}
+
+// A request that takes a PSN of a READ's responses is no breach where the capture has no ICRC
+// of the READ, whose length may be damaged; where many do, it is. Rule RQ-02.
+func TestFieldReadPSNReusedCut(t *testing.T) {
+	reuse := func(n uint32) []rec {
+		k := newTalk()
+		for p := uint32(1000); p < 1000+3*60; p += 3 {
+			k.req(bth.RCReadRequest, p, 3*1024).resp(bth.RCReadResponseFirst, p, 0x1f, 1, 1024).
+				resp(bth.RCReadResponseMiddle, p+1, 0, 0, 1024).resp(bth.RCReadResponseLast, p+2, 0x1f, 1, 1024)
+			if n > 0 {
+				n--
+				k.req(bth.RCSendOnly, p+1, 100).ack(p+1, 1)
+			}
+		}
+		return snap(k.recs, 70) // without the ICRC of a READ request
+	}
+	w, all := watch(t, conform.Config{}, reuse(1))
+	require.Zero(t, breaches(all)[conform.PSNReused])
+	n := uint64(0)
+	w.NotJudged(func(r conform.Rule, _ conform.Reason, k uint64) bool {
+		if r == conform.RuleRQ02 {
+			n += k
+		}
+		return true
+	})
+	require.Positive(t, n)
+	_, all = watch(t, conform.Config{}, reuse(60))
+	require.Greater(t, breaches(all)[conform.PSNReused], 40)
 }

@@ -288,11 +288,12 @@ func (w *Watcher) twice(s *stream) bool {
 
 // crossed reports whether the times of s and of its other direction do not compare: packets
 // were seen at two places, but not most of both directions at both, so that those of one
-// may have been seen nearer to their receiver alone.
+// may have been seen nearer to their receiver alone. A stray copy in a hundred packets is no
+// second place.
 func (w *Watcher) crossed(s *stream) bool {
 	t := s.peerOr(w)
 	a, b := uint64(s.place.apart), uint64(t.place.apart)
-	return a+b > 0 && (4*a < s.Frames || 4*b < t.Frames)
+	return 100*(a+b) > s.Frames+t.Frames && (4*a < s.Frames || 4*b < t.Frames)
 }
 
 // allTwice reports whether packets of the other direction of s are seen again at the

@@ -45,7 +45,7 @@ func (w *Watcher) request(s *stream, payload int) {
 	}
 	w.resolve(s, x, u)
 	w.reconsider(s, x, u)
-	w.shorten(x, u)
+	w.shorten(s, x, u)
 	outstanding := x.next - min(x.acked, x.next)
 	if s.peer < 0 {
 		outstanding = min(outstanding, 100) // it is not known how much of it is
@@ -254,14 +254,15 @@ func (w *Watcher) follows(s *stream, x *exchange, prev, e *entry, payload int) {
 }
 
 // shorten ends the newest READ before PSN u, which another request takes, where the length
-// of the READ may be damaged: the capture has no ICRC of it.
-func (w *Watcher) shorten(x *exchange, u uint64) {
+// of the READ may be damaged: the capture has no ICRC of it. Not all of many are.
+func (w *Watcher) shorten(s *stream, x *exchange, u uint64) {
 	if u >= x.next || len(x.reads) == 0 {
 		return
 	}
 	d := x.newest()
 	if !d.is(isUnsure) || d.vague() || d.end != x.next || u <= d.start ||
-		w.f.Packet.Opcode.Operation() == bth.ReadRequest && w.full && d.is(isKnown) && w.resumes(d, u) {
+		w.f.Packet.Opcode.Operation() == bth.ReadRequest && w.full && d.is(isKnown) && w.resumes(d, u) ||
+		s.insists(PSNReused) {
 		return
 	}
 	d.flags |= isGuessed

@@ -178,8 +178,10 @@ func (w *Watcher) ahead(s *stream, x *exchange, u uint64, plain bool) {
 // place than the rest of its flow does not show when it passed here.
 func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 	kept := 0
-	// Where either direction was captured more than once, this may be the later sighting.
-	elsewhere := w.beside || s.Duplicates+s.peerOr(w).Duplicates > 0
+	// Where either direction was captured more than once, this may be the later sighting. Of
+	// a few copies, the doubts take account.
+	t := s.peerOr(w)
+	elsewhere := w.beside || 100*(s.Duplicates+t.Duplicates) > s.Frames+t.Frames
 	for i := range x.early.n {
 		a := &x.early.acks[i]
 		switch d := w.now - a.t; {
@@ -188,7 +190,11 @@ func (w *Watcher) wasEarly(s *stream, x *exchange, u, next uint64) {
 			kept++
 			fallthrough
 		case a.kind != 0 || a.psn < u || d < 0:
-		case d > int64(w.cfg.Reorder)+w.clock.grain && d < int64(w.cfg.MinTimeout) && u >= x.voidTo && x.signs.copies+x.signs.late == 0 && !elsewhere:
+		case d > int64(w.cfg.Reorder)+w.clock.grain && d < int64(w.cfg.MinTimeout) && u >= x.voidTo && x.signs.copies+x.signs.late == 0:
+			if elsewhere {
+				w.leave(AckNeverSent, ReasonCopies, 1)
+				continue
+			}
 			w.beforeSent(s, x, a)
 			kept, x.early.n = 0, 0
 			return
