@@ -17,8 +17,8 @@ func (d *Direction) rearm() {
 	}
 }
 
-// awaitFree schedules done. Where a packet has just been sent its time on the wire is all
-// before it.
+// awaitFree schedules done. Where that is the whole time of a packet from now, as when one has
+// just been sent, it is mostly later than what waits in the lane.
 func (d *Direction) awaitFree() {
 	d.armed = true
 	ev := newEvent(d.busyUntil, evFree, d.id)
@@ -151,7 +151,7 @@ func (d *Direction) pass(p *packet, late bool) {
 // fly schedules the arrival of p, after all packets in flight.
 func (d *Direction) fly(p *packet) {
 	if d.flight.head == nil {
-		d.toE.queue.pushLane(laneOf(laneFlight, p.size), newEvent(p.at, evArrive, d.id))
+		d.toE.queue.pushLane(flightOf(p.size), newEvent(p.at, evArrive, d.id))
 	}
 	d.flight.push(p)
 }

@@ -6,7 +6,7 @@ import "math/bits"
 const (
 	laneSpacing = iota // the time of a packet on the wire
 	laneFlight         // that and the link's delay
-	laneShort          // that of a packet of up to shortPacket bytes
+	laneShort          // the same for a packet of up to shortPacket bytes
 	lanes
 	wheel = lanes // in heads, which are one cache line
 
@@ -14,12 +14,12 @@ const (
 	laneBack    = 8 // how many events of a lane may be later than one that is added
 )
 
-// laneOf returns lane k for a long packet.
-func laneOf(k uint, size int32) uint {
+// flightOf returns the lane for the arrival of a packet that was sent at once.
+func flightOf(size int32) uint {
 	if size <= shortPacket {
 		return laneShort
 	}
-	return k
+	return laneFlight
 }
 
 // lane is a ring of events, the first first.
@@ -126,13 +126,13 @@ const warmMost = 16
 // switches and packets, about 1.5 kB for each direction are in use all the time.
 var warmFrom = 400
 
-// warm reads the memory that the next events of a lane will use, for each a chain of pointers:
+// warm reads the memory that list, the next events of a lane, will use, for each a chain of pointers:
 // direction, packet, switch, output, queue. The chains do not depend on each other, so that
 // the processor waits for several at once instead of for each load in turn. In a network
 // that fits the cache this gains nothing; in a large one it halves the time.
 func (e *engine) warm(list []event) {
 	dirs, sum := e.n.dirs, uint64(0)
-	for i := max(0, len(list)-warmMost); i < len(list); i++ {
+	for i := range list {
 		ev := &list[i]
 		switch ev.class() {
 		case evArrive:
