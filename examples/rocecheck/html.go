@@ -46,13 +46,9 @@ func (c *checker) halves() []half {
 			continue
 		}
 		h := half{req: f, badness: bad[f]}
-		for j := range c.flows {
-			g := &c.flows[j]
-			if g.track != nil && f.faces(g) {
-				h.rsp = g
-				h.badness += bad[g]
-				break
-			}
+		if g := c.other(i); g != nil && g.track != nil {
+			h.rsp = g
+			h.badness += bad[g]
 		}
 		if c.filter.qps != nil && !c.filter.qps[f.qp] && !c.filter.qps[f.peerQP] {
 			continue

@@ -285,16 +285,10 @@ func (c *checker) writeQPs() {
 	}
 }
 
-// other returns the other direction of flow i, which sortFlows has put next to it.
+// other returns the other direction of flow i, or nil.
 func (c *checker) other(i int) *flowRow {
-	f := &c.flows[i]
-	for _, j := range [2]int{i + 1, i - 1} {
-		if j < 0 || j >= len(c.flows) {
-			continue
-		}
-		if g := &c.flows[j]; f.faces(g) {
-			return g
-		}
+	if c.flows[i].other == 0 {
+		return nil
 	}
-	return nil
+	return &c.flows[i+c.flows[i].other]
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/roce-go/roce/bth"
+	"github.com/roce-go/roce/bth/frame"
 	"github.com/roce-go/roce/examples/internal/term"
 	"github.com/roce-go/roce/qp/conform"
 )
@@ -91,11 +92,13 @@ type flowRow struct {
 	counters            conform.Counters
 	latency, completion figures
 	track               *track // for the page, if it was recorded
+	other               int    // where the other direction is, from here; 0: none
 }
 
-// faces reports whether g is the other direction of f.
+// faces reports whether g may be the other direction of f. Beside a router, that may be in
+// another VLAN.
 func (f *flowRow) faces(g *flowRow) bool {
-	return f.peerQP != 0 && g.flowKey == flowKey{f.dst, f.src, f.peerQP, f.network} && g.peerQP == f.qp
+	return f.peerQP != 0 && g.src == f.dst && g.dst == f.src && g.qp == f.peerQP && g.peerQP == f.qp
 }
 
 func (c *checker) closed(f *conform.Flow) {
@@ -106,7 +109,7 @@ func (c *checker) closed(f *conform.Flow) {
 		c.leftOut++
 		return
 	}
-	row := flowRow{flowKey{f.Src, f.Dst, f.QP, f.Segment}, f.PeerQP, f.Service, f.MTU, *f.Counters, figuresOf(f.Latency), figuresOf(f.Completion), nil}
+	row := flowRow{flowKey{f.Src, f.Dst, f.QP, f.Segment}, f.PeerQP, f.Service, f.MTU, *f.Counters, figuresOf(f.Latency), figuresOf(f.Completion), nil, 0}
 	if c.tracks != nil {
 		row.track = c.tracks.take(f.ID)
 	}
@@ -122,9 +125,10 @@ func (c *checker) closed(f *conform.Flow) {
 func (c *checker) sortFlows() {
 	slices.SortStableFunc(c.flows, func(a, b flowRow) int { return cmp.Compare(a.counters.First, b.counters.First) })
 	done := make([]bool, len(c.flows))
-	at := map[flowKey][]int{}
+	at := map[flowKey][]int{} // whatever the network
 	for i, f := range c.flows {
-		at[f.flowKey] = append(at[f.flowKey], i)
+		k := flowKey{f.src, f.dst, f.qp, frame.Segment{}}
+		at[k] = append(at[k], i)
 	}
 	out := make([]flowRow, 0, len(c.flows))
 	for i, f := range c.flows {
@@ -136,12 +140,17 @@ func (c *checker) sortFlows() {
 		if f.peerQP == 0 {
 			continue
 		}
-		for _, j := range at[flowKey{f.dst, f.src, f.peerQP, f.network}] {
-			if !done[j] && c.flows[j].peerQP == f.qp {
-				done[j] = true
-				out = append(out, c.flows[j])
-				break
+		other := -1
+		for _, j := range at[flowKey{f.dst, f.src, f.peerQP, frame.Segment{}}] {
+			if g := &c.flows[j]; !done[j] && f.faces(g) && (other < 0 || g.network == f.network && c.flows[other].network != f.network) {
+				other = j
 			}
+		}
+		if other >= 0 {
+			done[other] = true
+			out[len(out)-1].other = 1
+			out = append(out, c.flows[other])
+			out[len(out)-1].other = -1
 		}
 	}
 	c.flows = out

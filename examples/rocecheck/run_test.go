@@ -466,3 +466,33 @@ func TestTenants(t *testing.T) {
 	_, out, _ = check(t, file.Bytes(), "-json")
 	require.Contains(t, out, `"type":"flow","src":"192.0.2.2","dst":"192.0.2.1","network":"vxlan 6",`)
 }
+
+// Beside a router the directions of a connection are in different VLANs.
+func TestVLANOfEachDirection(t *testing.T) {
+	recs, err := capture.ReadFile(captures + "rc-send.pcap")
+	require.NoError(t, err)
+	var file bytes.Buffer
+	w, err := capture.NewWriter(&file, frame.Ethernet)
+	require.NoError(t, err)
+	for _, r := range recs {
+		vlan := byte(10)
+		if r.Data[29] == 2 { // from 192.0.2.2
+			vlan = 20
+		}
+		require.NoError(t, w.Write(r.Time, slices.Concat(r.Data[:12], []byte{0x81, 0, 0, vlan}, r.Data[12:])))
+	}
+	pairs := func(out string) (n int) {
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, `"type":"qp"`) && strings.Contains(line, `"peer_qp":"0x`) && !strings.Contains(line, `"data_frames_tx":0,`) {
+				n++
+			}
+		}
+		return n
+	}
+	_, plain, _ := call(t, "-json", captures+"rc-send.pcap")
+	require.Positive(t, pairs(plain), plain)
+	_, out, _ := check(t, file.Bytes(), "-json")
+	require.Contains(t, out, `"network":"vlan 10"`)
+	require.Contains(t, out, `"network":"vlan 20"`)
+	require.Equal(t, pairs(plain), pairs(out), out)
+}
