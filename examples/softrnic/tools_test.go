@@ -339,8 +339,8 @@ func TestBesideRXE(t *testing.T) {
 	both := func(server, client, addr string) string {
 		tcp++
 		p := fmt.Sprintf(" -p %d ", tcp)
-		return sh(120_000, "taskset 1 "+server+p+">/dev/null 2>&1 & s=$!; for i in $(seq 400); do grep -q ':"+fmt.Sprintf("%04X", tcp)+" .* 0A ' /proc/$s/net/tcp /proc/$s/net/tcp6 && break; sleep 0.05; done; "+
-			"taskset 2 "+client+p+addr+" 2>&1; r=$?; kill $s 2>/dev/null; exit $r")
+		return sh(120_000, server+p+">/dev/null 2>&1 & s=$!; for i in $(seq 400); do grep -q ':"+fmt.Sprintf("%04X", tcp)+" .* 0A ' /proc/$s/net/tcp /proc/$s/net/tcp6 && break; sleep 0.05; done; "+
+			client+p+addr+" 2>&1; r=$?; kill $s 2>/dev/null; exit $r")
 	}
 	column := func(out string, size, i int) float64 { // of perftest's table
 		for _, line := range strings.Split(out, "\n") {
@@ -355,9 +355,9 @@ func TestBesideRXE(t *testing.T) {
 	}
 	ours := func(re, args string) float64 {
 		const prog = "env GOMAXPROCS=1 /tmp/softrnic -mtu 4096 -window 128 -timeout 18 -poll 1ms "
-		server, client, addr := prog+"-packet va -mac 52:54:00:00:09:01 -ip fd08::1 ", prog+"-packet vb -mac 52:54:00:00:09:02 -ip fd08::2 ", "127.0.0.1"
+		server, client, addr := "taskset 1 "+prog+"-packet va -mac 52:54:00:00:09:01 -ip fd08::1 ", "taskset 2 "+prog+"-packet vb -mac 52:54:00:00:09:02 -ip fd08::2 ", "127.0.0.1"
 		if *beside == "udp" {
-			server, client, addr = "ip netns exec na "+prog+"-udp fd09::1 ", "ip netns exec nb "+prog+"-udp fd09::2 ", "fd09::1"
+			server, client, addr = "ip netns exec na taskset 1 "+prog+"-udp fd09::1 ", "ip netns exec nb taskset 2 "+prog+"-udp fd09::2 ", "fd09::1"
 		}
 		out := both(server+args, client+args, addr)
 		m := regexp.MustCompile(re).FindStringSubmatch(out)
@@ -367,7 +367,7 @@ func TestBesideRXE(t *testing.T) {
 		return v
 	}
 	theirs := func(tool, args string) string {
-		return both(tool+" -F -d rxea -x "+ga+args, tool+" -F -d rxeb -x "+gb+args, "127.0.0.1")
+		return both("taskset 1 "+tool+" -F -d rxea -x "+ga+args, "taskset 2 "+tool+" -F -d rxeb -x "+gb+args, "127.0.0.1")
 	}
 	const runs = 3
 	for _, test := range []struct {
