@@ -95,8 +95,7 @@ type flowRow struct {
 	other               int    // where the other direction is, from here; 0: none
 }
 
-// faces reports whether g may be the other direction of f. Beside a router, that may be in
-// another VLAN.
+// faces reports whether g may be the other direction of f: at a router, in another VLAN.
 func (f *flowRow) faces(g *flowRow) bool {
 	return f.peerQP != 0 && g.src == f.dst && g.dst == f.src && g.qp == f.peerQP && g.peerQP == f.qp
 }

@@ -527,3 +527,24 @@ func TestFieldReadPSNReusedCut(t *testing.T) {
 	_, all = watch(t, conform.Config{}, reuse(60))
 	require.Greater(t, breaches(all)[conform.PSNReused], 40)
 }
+
+// What is seen again of a flow that was closed to make room is no copy of the flow that has its
+// number now.
+func TestFieldClosedFlow(t *testing.T) {
+	k := newTalk()
+	for _, qp := range []uint32{1, 2, 3, 4, 5, 1} {
+		f := k.frame(1, bth.RCSendOnly, 1000)
+		f.ID, f.Packet.DestQP = 7, qp
+		f.Packet.SetPayload(make([]byte, 100))
+		k.put(f)
+	}
+	w, err := conform.New(conform.Config{MaxFlows: 4})
+	require.NoError(t, err)
+	for _, r := range k.recs {
+		w.HandleFrame(r.ts, frame.Ethernet, r.data, r.wire)
+	}
+	require.EqualValues(t, 2, w.Evicted())
+	for f := range w.Flows {
+		require.Zero(t, f.Duplicates, "QP %d", f.QP)
+	}
+}

@@ -328,10 +328,12 @@ func (w *Watcher) fold(s *stream, id *identity, set *[setSize]place32) *stream {
 	}
 	if known && e.flow != s.id {
 		// The same in another VLAN or tunnel: a router has forwarded it, or it has no tag
-		// at one of the places. Else it is another network with the same addresses.
-		if int(e.flow) < len(w.flows.all) && e.hops != f.HopLimit || s.net == 0 || w.flows.all[e.flow].net == 0 {
+		// at one of the places. Else it is another network with the same addresses, or the
+		// flow was closed, and another one has its number.
+		t := w.flows.all[e.flow]
+		if t.qp == s.qp && t.src == s.src && t.dst == s.dst && (e.hops != f.HopLimit || s.net == 0 || t.net == 0) {
 			w.repeat = max(0, w.now-e.at)
-			return w.flows.all[e.flow]
+			return t
 		}
 		known = false
 	}
