@@ -78,6 +78,10 @@ type jsonHistogram struct {
 	P50, P90, P99, P999 int64
 }
 
+func (f *figures) json() jsonHistogram {
+	return jsonHistogram{f.n, int64(f.min), int64(f.mean), int64(f.max), int64(f.p50), int64(f.p90), int64(f.p99), int64(f.p999)}
+}
+
 func metricsOf(c *conform.Counters, lat, fct *figures) jsonMetrics {
 	m := jsonMetrics{
 		Frames: c.Frames, Bytes: c.Bytes, DataFrames: c.DataFrames, Retransmitted: c.Retransmitted, RepliedAgain: c.RepliedAgain,

@@ -79,10 +79,6 @@ func figuresOf(h *conform.Histogram) figures {
 	return figures{h.Count(), h.Min(), h.Mean(), h.Max(), h.Quantile(500), h.Quantile(900), h.Quantile(990), h.Quantile(999)}
 }
 
-func (f *figures) json() jsonHistogram {
-	return jsonHistogram{f.n, int64(f.min), int64(f.mean), int64(f.max), int64(f.p50), int64(f.p90), int64(f.p99), int64(f.p999)}
-}
-
 // flowRow is what is kept of a flow after the watcher has closed it.
 type flowRow struct {
 	flowKey
