@@ -332,7 +332,7 @@ static void release(struct rv_cqe *e)
 }
 
 /* take copies the next completion to e, with the queue's lock held. */
-static int take(struct rv_cq *cq, struct rv_cqe *e)
+int rv_take(struct rv_cq *cq, struct rv_cqe *e)
 {
 	uint32_t end = rv_load(&cq->produced);
 	while (cq->consumed != end) {
@@ -360,7 +360,7 @@ static uint64_t clock_ns(void)
  * of them. On one processor it sleeps: threads that yield take turns with each other. So it
  * does for a while after others have had the processor for a millisecond: where it is
  * wanted by many, the kernel lets one that yields wait longer than one that sleeps. */
-static void idle(struct rv_cq *cq)
+void rv_idle(struct rv_cq *cq)
 {
 	static int alone = -1;
 	cpu_set_t set;
@@ -389,13 +389,13 @@ static int poll_cq(struct ibv_cq *ibcq, int n, struct ibv_wc *wc)
 	if (cq->magic != ALIVE)
 		return -1;
 	pthread_mutex_lock(&cq->lock);
-	while (got < n && take(cq, &e))
+	while (got < n && rv_take(cq, &e))
 		wc[got++] = e.wc;
 	pthread_mutex_unlock(&cq->lock);
 	if (got)
 		cq->idle = 0;
 	else
-		idle(cq);
+		rv_idle(cq);
 	return got;
 }
 
@@ -457,63 +457,4 @@ void rv_ops(struct rv_ctx *c)
 	o->alloc_mw = rv_alloc_mw;
 	o->bind_mw = bind_mw;
 	o->dealloc_mw = rv_dealloc_mw;
-}
-
-/* The extended interface of completions. */
-
-#define CQ(x) ((struct rv_cq *)(x))
-
-static int next_poll(struct ibv_cq_ex *x)
-{
-	struct rv_cq *cq = CQ(x);
-	if (!take(cq, &cq->cur)) {
-		idle(cq);
-		return ENOENT;
-	}
-	cq->idle = 0;
-	x->wr_id = cq->cur.wc.wr_id;
-	x->status = cq->cur.wc.status;
-	return 0;
-}
-static void end_poll(struct ibv_cq_ex *x) { pthread_mutex_unlock(&CQ(x)->lock); }
-static int start_poll(struct ibv_cq_ex *x, struct ibv_poll_cq_attr *a)
-{
-	if (CQ(x)->magic != ALIVE || a->comp_mask)
-		return EINVAL;
-	pthread_mutex_lock(&CQ(x)->lock);
-	int err = next_poll(x);
-	if (err)
-		end_poll(x);
-	return err;
-}
-static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.opcode; }
-static uint32_t read_vendor_err(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.vendor_err; }
-static uint32_t read_byte_len(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.byte_len; }
-static __be32 read_imm(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.imm_data; }
-static uint32_t read_qp_num(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.qp_num; }
-static uint32_t read_src_qp(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.src_qp; }
-static unsigned int read_flags(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.wc_flags; }
-static uint32_t read_slid(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.slid; }
-static uint8_t read_sl(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.sl; }
-static uint8_t read_dlid(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.dlid_path_bits; }
-static uint64_t read_ts(struct ibv_cq_ex *x) { return CQ(x)->cur.ns; }
-
-void rv_cq_ops(struct rv_cq *cq)
-{
-	struct ibv_cq_ex *x = &cq->ex;
-	x->start_poll = start_poll;
-	x->next_poll = next_poll;
-	x->end_poll = end_poll;
-	x->read_opcode = read_opcode;
-	x->read_vendor_err = read_vendor_err;
-	x->read_wc_flags = read_flags;
-	x->read_byte_len = read_byte_len;
-	x->read_imm_data = read_imm;
-	x->read_qp_num = read_qp_num;
-	x->read_src_qp = read_src_qp;
-	x->read_slid = read_slid;
-	x->read_sl = read_sl;
-	x->read_dlid_path_bits = read_dlid;
-	x->read_completion_ts = read_ts;
-	x->read_completion_wallclock_ns = read_ts;
 }

@@ -37,14 +37,6 @@ void rv_log(const char *fmt, ...)
 	dprintf(2, "roce-verbs: %s\n", b);
 }
 
-int rv_pipe(int fd[2])
-{
-	if (pipe2(fd, O_CLOEXEC))
-		return errno;
-	fcntl(fd[1], F_SETFL, O_NONBLOCK);
-	return 0;
-}
-
 /* rv_close_late closes the end of a pipe that events are written to, but not at once: a
  * thread may wait at the other end, and is to go on waiting when its descriptor is closed,
  * as it does with the kernel's. */

@@ -101,8 +101,10 @@ void rv_domain_verbs(struct verbs_context *v);	 /* memory.c: its part of a conte
 void rv_queue_verbs(struct verbs_context *v);	 /* queues.c: the same */
 void rv_await(pthread_mutex_t *m, pthread_cond_t *c, uint32_t *done, uint32_t *got);
 void rv_ops(struct rv_ctx *c);		       /* data.c: the data path of a context */
-void rv_qp_ops(struct rv_qp *qp, uint64_t ops); /* and of extended QPs and CQs */
-void rv_cq_ops(struct rv_cq *cq);
+void rv_qp_ops(struct rv_qp *qp, uint64_t ops); /* qp.c: of extended QPs */
+void rv_cq_ops(struct rv_cq *cq);	       /* queues.c: of extended CQs */
+int rv_take(struct rv_cq *cq, struct rv_cqe *e); /* data.c: with the lock of the CQ held */
+void rv_idle(struct rv_cq *cq);			 /* after a poll that found nothing */
 int rv_queue_init(struct rv_queue *q, struct rv_pd *pd, uint32_t max, uint32_t sges, uint32_t inl, int sends);
 void rv_queue_reset(struct rv_queue *q);
 void rv_queue_free(struct rv_queue *q);

@@ -1,7 +1,17 @@
 /* Completion queues, their channels, shared receive queues, and asynchronous events. */
+#define _GNU_SOURCE
 #include "objects.h"
+#include <fcntl.h>
 
 /* Completion queues and channels. */
+
+int rv_pipe(int fd[2])
+{
+	if (pipe2(fd, O_CLOEXEC))
+		return errno;
+	fcntl(fd[1], F_SETFL, O_NONBLOCK);
+	return 0;
+}
 
 PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
 {
@@ -368,4 +378,63 @@ void rv_queue_verbs(struct verbs_context *v)
 	v->get_srq_num = get_srq_num;
 	v->create_cq_ex = create_cq_ex;
 	v->modify_cq = modify_cq;
+}
+
+/* The extended interface of completions. */
+
+#define CQ(x) ((struct rv_cq *)(x))
+
+static int next_poll(struct ibv_cq_ex *x)
+{
+	struct rv_cq *cq = CQ(x);
+	if (!rv_take(cq, &cq->cur)) {
+		rv_idle(cq);
+		return ENOENT;
+	}
+	cq->idle = 0;
+	x->wr_id = cq->cur.wc.wr_id;
+	x->status = cq->cur.wc.status;
+	return 0;
+}
+static void end_poll(struct ibv_cq_ex *x) { pthread_mutex_unlock(&CQ(x)->lock); }
+static int start_poll(struct ibv_cq_ex *x, struct ibv_poll_cq_attr *a)
+{
+	if (CQ(x)->magic != ALIVE || a->comp_mask)
+		return EINVAL;
+	pthread_mutex_lock(&CQ(x)->lock);
+	int err = next_poll(x);
+	if (err)
+		end_poll(x);
+	return err;
+}
+static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.opcode; }
+static uint32_t read_vendor_err(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.vendor_err; }
+static uint32_t read_byte_len(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.byte_len; }
+static __be32 read_imm(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.imm_data; }
+static uint32_t read_qp_num(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.qp_num; }
+static uint32_t read_src_qp(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.src_qp; }
+static unsigned int read_flags(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.wc_flags; }
+static uint32_t read_slid(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.slid; }
+static uint8_t read_sl(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.sl; }
+static uint8_t read_dlid(struct ibv_cq_ex *x) { return CQ(x)->cur.wc.dlid_path_bits; }
+static uint64_t read_ts(struct ibv_cq_ex *x) { return CQ(x)->cur.ns; }
+
+void rv_cq_ops(struct rv_cq *cq)
+{
+	struct ibv_cq_ex *x = &cq->ex;
+	x->start_poll = start_poll;
+	x->next_poll = next_poll;
+	x->end_poll = end_poll;
+	x->read_opcode = read_opcode;
+	x->read_vendor_err = read_vendor_err;
+	x->read_wc_flags = read_flags;
+	x->read_byte_len = read_byte_len;
+	x->read_imm_data = read_imm;
+	x->read_qp_num = read_qp_num;
+	x->read_src_qp = read_src_qp;
+	x->read_slid = read_slid;
+	x->read_sl = read_sl;
+	x->read_dlid_path_bits = read_dlid;
+	x->read_completion_ts = read_ts;
+	x->read_completion_wallclock_ns = read_ts;
 }
