@@ -99,7 +99,7 @@ func updateGeneric(r uint32, p []byte) uint32 {
 
 // copyGeneric copies src to dst, as long, and runs register r over it. It copies in pieces:
 // for more than 2 KiB Go uses an instruction (REP MOVSQ) on processors without AVX and ERMS
-// that emulated ones execute word by word, and slowly.
+// that emulated ones execute word by word, and slowly. So dst and src must not overlap in part.
 func copyGeneric(r uint32, dst, src []byte) uint32 {
 	const piece = 2048
 	for rest := src; len(rest) != 0; rest = rest[min(piece, len(rest)):] {

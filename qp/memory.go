@@ -212,7 +212,8 @@ func (s *span) reaches() bool {
 
 // place copies src to dst, unless both are the same memory, as in simulations whose peers
 // share it. It copies in pieces: for more than 2 KiB Go uses an instruction (REP MOVSQ) on
-// processors without AVX and ERMS that emulated ones execute word by word, and slowly.
+// processors without AVX and ERMS that emulated ones execute word by word, and slowly. What it
+// leaves where the two overlap in part is undefined, as where a card copies.
 func place(dst, src []byte) {
 	if len(src) == 0 || &dst[0] == &src[0] {
 		return

@@ -316,6 +316,9 @@ func (b *barrage) died() error {
 		return err
 	}
 	what := fmt.Sprintf("%d packets together, no single one of them", len(suspects))
+	if len(suspects) == 1 {
+		what = "a packet that did not do it again"
+	}
 	if len(suspects) == 0 {
 		what = "the script's own WRITEs"
 	}

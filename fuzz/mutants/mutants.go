@@ -166,7 +166,7 @@ func (w *walker) visit(n ast.Node) bool {
 	return true
 }
 
-// besideError reports whether n returns an error that is not nil, and beside it only
+// besideError reports whether n returns an error other than the word nil, and beside it only
 // numbers, which nobody is to look at then.
 func besideError(n *ast.ReturnStmt) bool {
 	for i, r := range n.Results {
