@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -117,4 +118,41 @@ func TestChance(t *testing.T) {
 		}
 	}
 	require.InDelta(t, 25_000, hits, 1000)
+}
+
+// A gate that is opened lets one wait pass, whether the other side looks, sleeps or is about
+// to: none is lost, and none passes early.
+func TestGate(t *testing.T) {
+	rounds := 100_000
+	if testing.Short() {
+		rounds = 10_000
+	}
+	for _, looks := range []int{0, 1, 30, 100, 300, gateLooks} {
+		there, back, n := newGate(), newGate(), 0
+		go func() {
+			for range rounds {
+				there.wait(looks)
+				n++ // the race detector sees whether a gate orders this
+				back.open()
+			}
+		}()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := range rounds {
+				if n != i {
+					t.Errorf("round %d: %d passed", i, n)
+					return
+				}
+				there.open()
+				back.wait(looks)
+			}
+		}()
+		select {
+		case <-done:
+			require.Equal(t, rounds, n)
+		case <-time.After(time.Minute):
+			t.Fatalf("looks %d: asleep for ever", looks)
+		}
+	}
 }
